@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from qrun.evaluating.setup import evaluate
     from qrun.ir import Model, Node, TensorType
     from qrun.ir.load import load
+    from qrun.ops._custom import op
     from qrun.report.html.made import report
     from qrun.running.profiling import Profile
     from qrun.running.session import NodeEvent, RunResult, Session
@@ -104,6 +105,7 @@ __all__ = [
     "compare",
     "evaluate",
     "load",
+    "op",
     "report",
 ]
 
@@ -125,6 +127,7 @@ _HOME = {
     "Node": "qrun.ir",
     "TensorType": "qrun.ir",
     "load": "qrun.ir.load",
+    "op": "qrun.ops._custom",
     "Finding": "qrun.checking.rules",
     "check": "qrun.checking.rules",
     "compare": "qrun.comparing.compare",

@@ -25,6 +25,7 @@ NAMES = {
     "QR015": "backend-crashed",
     "QR016": "time-limit",
     "QR017": "target-file",
+    "QR018": "custom-operator",
     "QR101": "not-a-model",
     "QR102": "invalid-graph",
     "QR103": "bad-tensor",

@@ -114,7 +114,8 @@ def _round_up_size(nbytes: int) -> str:
 class Deadline:
     """The time by which a run must be over: `seconds` after this is made.
 
-    It is checked between nodes, and between iterations of a graph inside a node; a running kernel is not interrupted.
+    It is checked between nodes, and between iterations of a graph inside a node. Of running kernels it
+    interrupts only those of custom operators.
     """
 
     __slots__ = ("_end", "seconds")
@@ -122,6 +123,11 @@ class Deadline:
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self._end = perf_counter_ns() + int(seconds * 1e9)
+
+    @property
+    def left(self) -> float:
+        """The seconds until then; negative if they have passed."""
+        return (self._end - perf_counter_ns()) / 1e9
 
     @property
     def passed(self) -> bool:

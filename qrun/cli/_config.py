@@ -18,7 +18,9 @@ FORBIDDEN = {
         ("inputs", "output", "trace", "data", "config", "help"),
         "files to read or write can only be named on the command line.",
     ),
-    **dict.fromkeys(("metric", "dask"), "options that run other code can only be given on the command line."),
+    **dict.fromkeys(
+        ("metric", "dask", "ops", "functions"), "options that run other code can only be given on the command line."
+    ),
 }
 """Options that a project file must not set, since a stranger may have written it; and why."""
 PER_FILE = ("select", "ignore", "lsb", "rtol", "atol")

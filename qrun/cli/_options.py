@@ -40,6 +40,43 @@ if TYPE_CHECKING:
 Options = Callable[[Function], Function]
 
 general, inputs, run, timing, output = map(heading, ("General", "Inputs", "Run", "Timing", "Output"))
+operators = heading("Custom operators")
+
+
+def _load_operators(ctx: click.Context, param: click.Parameter, given: Sequence[str]) -> None:
+    """Runs the files of ``--ops``. Raises CallError QR018."""
+    from qrun.ops._plugins import load_file
+
+    for path in () if ctx.resilient_parsing else given:
+        load_file(path)
+
+
+def _load_functions(ctx: click.Context, param: click.Parameter, given: Sequence[str]) -> None:
+    """Adds the functions of the files of ``--functions``. Raises CallError QR018."""
+    from qrun.ops._plugins import load_functions
+
+    for path in () if ctx.resilient_parsing else given:
+        load_functions(path)
+
+
+custom_operators = stack_decorators(
+    operators(
+        "--ops FILE",
+        "A Python file that declares operators with @qrun.op. It is run (qrun explain custom-operators). Repeatable.",
+        multiple=True,
+        callback=_load_operators,
+        expose_value=False,
+        is_eager=True,
+    ),
+    operators(
+        "--functions FILE",
+        "An .onnx file whose functions define operators that neither the model nor qrun has. Repeatable.",
+        multiple=True,
+        callback=_load_functions,
+        expose_value=False,
+        is_eager=True,
+    ),
+)
 
 
 def general_options(*, config: bool = False) -> Callable[[Function], Function]:

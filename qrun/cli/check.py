@@ -15,6 +15,7 @@ from qrun.cli._flow import start_other
 from qrun.cli._options import (
     BACKENDS,
     arith_option,
+    custom_operators,
     deploy_targets,
     general_options,
     memory_option,
@@ -93,6 +94,7 @@ rules, vectors, output = map(heading, ("Rules", "Vectors", "Output"))
     multiple=True,
 )
 @format_options(*suffixes())
+@custom_operators
 @general_options(config=True)
 @own_backends
 @click.pass_context

@@ -15,6 +15,7 @@ from qrun.cli._options import (
     ArithmeticName,
     Distance,
     Seconds,
+    custom_operators,
     general_options,
     input_options,
     limits,
@@ -374,6 +375,7 @@ AGAINST = ("ort", "ort-optimized", "onnx-ref", *OWN)
 )
 @top_option(output, "Differing tensors to list, or 'all'.", 10)
 @format_options("text", "json", "markdown")
+@custom_operators
 @general_options(config=True)
 def command(out: Out, **options: Any) -> int:
     """Find the first tensor where two runtimes, models or runs differ."""

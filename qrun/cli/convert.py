@@ -8,6 +8,7 @@ from qrun.cli._base import WholeNumber, define, format_options, heading, model_a
 from qrun.cli._flow import read_feeds
 from qrun.cli._options import (
     USUAL_FAMILY,
+    custom_operators,
     general_options,
     input_options,
     integer_family,
@@ -54,6 +55,7 @@ form, run, output = map(heading, ("Form", "Run", "Output"))
 @output("-o, --output FILE", "The model to write; large ones get FILE.data beside it.", required=True)
 @top_option(output, "Groups to list, or 'all'.")
 @format_options("text", "json")
+@custom_operators
 @general_options(config=True)
 def command(out: Out, **options: Any) -> int:
     """Write a quantized model in another form, and say what that changes."""

@@ -15,6 +15,7 @@ from qrun.cli._options import (
     Distance,
     arith_option,
     conversion_options,
+    custom_operators,
     general_options,
     memory_option,
     time_option,
@@ -140,6 +141,7 @@ class Goal(Percent):
 @output("-o, --output DIR", "A folder for outputs and scores, saved as each chunk of samples finishes.")
 @output("--resume", "Continue an interrupted evaluation in the folder of --output.")
 @format_options("text", "json", "markdown", "csv")
+@custom_operators
 @general_options(config=True)
 def command(out: Out, models: tuple[str, ...], **options: Any) -> int:
     """Evaluate models on a data set: accuracy, agreement and errors, with intervals."""

@@ -9,6 +9,7 @@ from qrun.cli._base import WholeNumber, define, format_options, heading, model_a
 from qrun.cli._flow import read_feeds
 from qrun.cli._options import (
     USUAL_FAMILY,
+    custom_operators,
     general_options,
     input_options,
     integer_family,
@@ -61,6 +62,7 @@ form, run, output = map(heading, ("Form", "Run", "Output"))
 @output("-o, --output DIR", "The folder to write.", required=True)
 @top_option(output, "Layers to list, or 'all'.")
 @format_options("text", "json")
+@custom_operators
 @general_options(config=True)
 def command(out: Out, **options: Any) -> int:
     """Write the integers of each layer, and vectors of codes, for hardware and firmware."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from qrun.cli._base import COMPLETE, Choice, argument, define, format_options, heading, model_argument, print_json
-from qrun.cli._options import deploy_targets, general_options, read_model, target_option
+from qrun.cli._options import custom_operators, deploy_targets, general_options, read_model, target_option
 from qrun.errors import some
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ output, kept = map(heading, ("Output", "Cache"))
 @target_option(output, "List every node with what this target does with it (qrun check --target has the reasons).")
 @output("-t, --tensor PATTERN", "Show stored tensors whose name matches. Repeatable.", multiple=True)
 @format_options("text", "json")
+@custom_operators
 @general_options()
 def inspect(out: Out, model: str, nodes: bool, target: tuple[str, ...], tensor: tuple[str, ...], format: str) -> None:
     """Show inputs, outputs, operators and quantization of a model."""
@@ -71,6 +72,7 @@ def inspect(out: Out, model: str, nodes: bool, target: tuple[str, ...], tensor: 
 )
 @argument("name", about="Only operators with this in their name.", required=False, shell_complete=None)
 @format_options("text", "json")
+@custom_operators
 @general_options()
 def ops(out: Out, name: str | None, format: str) -> int:
     """List supported operators, versions and types."""
@@ -97,7 +99,7 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 @define(
     "explain",
     examples=["qrun explain QR301", "qrun explain QLinearConv", "qrun explain sqnr"],
-    notes="Topics: inputs, image, exit-codes, config, environment, completion, json, numerics, causes, dumps, conform, roof, glossary. Without TOPIC: everything that can be explained.",
+    notes="Topics: inputs, image, exit-codes, config, environment, completion, json, numerics, causes, dumps, conform, roof, custom-operators, glossary. Without TOPIC: everything that can be explained.",
 )
 @argument(
     "topic",
@@ -106,6 +108,7 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
     shell_complete=_complete,
 )
 @format_options("text", "json")
+@custom_operators
 @general_options()
 def explain(out: Out, topic: str | None, format: str) -> None:
     """Explain a rule, an operator or a topic, offline."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from qrun.cli._base import WholeNumber, contradiction, define, format_options, heading, model_argument, print_json
 from qrun.cli._flow import OWN, Ready, prepare, start_other, write_trace
 from qrun.cli._options import (
+    custom_operators,
     general_options,
     input_options,
     limits,
@@ -49,6 +50,7 @@ INTERRUPTED = 130
 @top_option(output, "Rows to print, or 'all' (then in graph order).", 10)
 @trace_option
 @format_options("text", "json", "markdown", "csv")
+@custom_operators
 @general_options(config=True)
 def command(out: Out, **options: Any) -> int:
     """Measure time per node over many runs."""

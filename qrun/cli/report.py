@@ -13,6 +13,7 @@ import click
 from qrun.cli._base import Call, Choice, argument, define, heading, places
 from qrun.cli._flow import Ready, prepare, start_other
 from qrun.cli._options import (
+    custom_operators,
     deploy_targets,
     general_options,
     input_options,
@@ -73,6 +74,7 @@ def is_path(against: str) -> bool:
 )
 @target_option(run, "Also say what this runtime or device will do with the model, as qrun check --target does.")
 @output("-o, --output FILE", "Where to write the page; - for stdout.", default=DEFAULT)
+@custom_operators
 @general_options(config=True)
 @click.pass_context
 def command(ctx: click.Context, /, out: Out, sources: tuple[str, ...], **options: Any) -> int:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from qrun.cli._base import define, format_options, heading, model_argument, print_json
 from qrun.cli._flow import Ready, prepare, write_trace
-from qrun.cli._options import general_options, input_options, run_options, trace_option
+from qrun.cli._options import custom_operators, general_options, input_options, run_options, trace_option
 from qrun.errors import LimitError
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ run, output = map(heading, ("Run", "Output"))
 @output("-o, --output PATH", "Save tensors: .npz, .npy (one output), DIR/ (test_data_set layout), - for stdout.")
 @trace_option
 @format_options("text", "json")
+@custom_operators
 @general_options(config=True)
 def command(out: Out, **options: Any) -> int:
     """Run a model: outputs, time per node, spec checks."""

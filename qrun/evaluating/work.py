@@ -23,6 +23,7 @@ from qrun.ir.compound import batch_rows, tensors
 from qrun.ir.load import load
 from qrun.ir.types import describe
 from qrun.ops import Arith
+from qrun.ops._plugins import load_custom, loaded_files
 from qrun.running.cpus import usable_cpus
 from qrun.running.crew import AHEAD, TRIES, run_in_crew
 from qrun.running.session import Session
@@ -84,11 +85,13 @@ class Job:
     sides:   the models, then their references.
     against: for each model, the place of its reference in `sides`, or None.
     wishes:  the call's options, without its labels.
+    custom:  the files of custom operators, which each process loads.
     """
 
     sides: tuple[RuntimeModel, ...]
     against: tuple[int | None, ...]
     wishes: Wishes
+    custom: tuple[str, ...] = field(default_factory=loaded_files)
 
 
 @frozen
@@ -137,6 +140,8 @@ class Worker:
     """Runs the models of a job. threads: the number for each model."""
 
     def __init__(self, job: Job, threads: int | None = None) -> None:
+        for path in job.custom:
+            load_custom(path)
         self.job = job
         self._threads = threads
         self._runs = [

@@ -14,7 +14,7 @@ from qrun.errors import CallError, ModelError, QrunError, UnsupportedError, abse
 from qrun.ir import schema
 from qrun.ir.external import External, open_regular
 from qrun.ir.graph import GraphContext, build_graph, refuse_bytes
-from qrun.ir.localfunctions import all_nodes, inline_functions
+from qrun.ir.localfunctions import all_nodes, inline_functions, with_library
 from qrun.ir.messages import ModelProto
 from qrun.ir.model import Model
 from qrun.ir.wire import Lifted, lift
@@ -185,6 +185,8 @@ def _build(
 ) -> Model:
     """A Model from its ModelProto."""
     label = str(path) if path else source or "the model"
+    own, proto = proto, with_library(proto)
+    content = content if proto is own else None
     opsets = _opsets(proto, label)
     if proto.functions:
         proto = inline_functions(proto, label)

@@ -16,6 +16,40 @@ _Key = tuple[str, str, str]
 _Calls = Mapping[_Key | None, Sequence[tuple[_Key, "onnx.NodeProto"]]]
 """By function, None for the graph: its nodes, also those of graphs inside them, and the function each calls."""
 
+_LIBRARY: dict[_Key, onnx.FunctionProto] = {}
+"""Functions for operators that a model uses and does not define, added by `add_library`."""
+
+
+def add_library(functions: Iterable[onnx.FunctionProto]) -> None:
+    """Makes these functions the definitions of their operators in models that do not define them."""
+    _LIBRARY.update({(function.domain, function.name, function.overload): function for function in functions})
+
+
+def has_library() -> bool:
+    """Whether functions were added: what a file means then depends on more than its bytes."""
+    return bool(_LIBRARY)
+
+
+def with_library(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with the functions of the library that it calls and does not define; itself if it calls none."""
+    defined = {(function.domain, function.name, function.overload) for function in proto.functions}
+    left = [*all_nodes(proto.graph.node), *(node for f in proto.functions for node in all_nodes(f.node))]
+    found: dict[_Key, onnx.FunctionProto] = {}
+    while _LIBRARY and left:
+        key = _key_of(left.pop())
+        if key in _LIBRARY and key not in defined and key not in found:
+            found[key] = _LIBRARY[key]
+            left += all_nodes(found[key].node)
+    if not found:
+        return proto
+    made = type(proto)()
+    made.CopyFrom(proto)
+    made.functions.extend(found.values())
+    imported = {entry.domain for entry in made.opset_import}
+    for domain in {key[0] for key in found} - imported:
+        made.opset_import.add(domain=domain, version=1)
+    return made
+
 
 def inline_functions(proto: onnx.ModelProto, label: str) -> onnx.ModelProto:
     """The model without functions. label: its name in messages. Raises ModelError for functions that cannot be

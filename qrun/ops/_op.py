@@ -12,7 +12,7 @@ from zlib import crc32
 from qrun.declare.frozen import fields_of
 from qrun.declare.registry import Registry
 from qrun.ir import Array, Node
-from qrun.ir.schema import MS, OWN, STANDARD, Formal, Schema, home, schema
+from qrun.ir.schema import DOMAINS, MS, OWN, STANDARD, Formal, Schema, home, schema
 from qrun.ir.types import DTYPES
 from qrun.ops._context import (
     Context,
@@ -62,6 +62,10 @@ _ACCEPTED = 256
 
 RUNNER = "onnx.reference"
 """The name of the runner for operators of ONNX that qrun does not declare."""
+CUSTOM = "numpy, yours"
+"""The name of the runner for custom operators (ops/_custom.py)."""
+LATEST = 2**31 - 1
+"""A version of a domain that is later than any."""
 _SEEDS = 1 << 24
 """Bound of the seeds for nodes without one: float32, the type of seed attributes, holds all integers below it."""
 
@@ -78,7 +82,7 @@ class OpDef:
     computes: for a quantized operator, the operator that it computes with real numbers.
     draws: whether it draws random numbers; a node without a seed then gets one from its label.
     wholes: by name, the inputs that say how many elements of other inputs count; see Whole.
-    runner: ``reference``, or RUNNER if that runs the operator because qrun has no kernel of its own.
+    runner: ``reference``, RUNNER if that runs the operator because qrun has no kernel of its own, or CUSTOM.
     stated: makes the signature, if it comes from onnx.defs.
     like:  the declaration whose inputs and attributes this one has, in addition to attributes of its own.
     lowering: makes the native kernel of a node whose inputs are known, or None; declared with `native`.
@@ -319,12 +323,19 @@ contrib_op = partial(op, since=1, domain=MS)
 
 @lru_cache(4096)
 def find(domain: str, op_type: str, version: int) -> OpDef | None:
-    """The declaration for this operator version, or one made for onnx.reference to run it, or None."""
+    """The declaration for this operator version, or one made for onnx.reference to run it, or None.
+
+    Raises CallError QR018 if an installed package declares the operator's domain and cannot be imported.
+    """
     best = None
     name = home(domain, op_type), op_type
     declared = (INTERNAL if domain == OWN else REGISTRY).get(name)
     if declared is None and runs(domain, op_type) and (known := schema(domain, op_type, version)) is not None:
         return _of_standard(domain, op_type, known)
+    if declared is None and domain not in (OWN, *DOMAINS):
+        from qrun.ops._plugins import load_installed
+
+        declared = REGISTRY.get(name) if load_installed(domain) else None
     for definition in declared or ():
         if definition.since <= version:
             best = definition

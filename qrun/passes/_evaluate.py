@@ -10,7 +10,7 @@ from qrun.errors import QrunError
 from qrun.ir import Array, Node
 from qrun.ir.schema import OPSETS, schema
 from qrun.memory import Budget
-from qrun.ops import Arith, Context, Observation, OpDef, find
+from qrun.ops import CUSTOM, Arith, Context, Observation, OpDef, find
 from qrun.ops._complete import ENDS_SHARE
 
 
@@ -20,10 +20,15 @@ def evaluate(
     """The outputs of a node; None where it refuses its inputs, or needs more than `limit` bytes of memory.
 
     Also None where the kernel observes something that a run should report. Saturation of more than a few elements
-    counts, unless `saturating`; saturated infinity never counts.
+    counts, unless `saturating`; saturated infinity never counts. And None for custom operators: only a run calls them.
     """
     definition = find(node.domain, node.op_type, node.version)
-    if definition is None or definition.compounds == "makes" or not _takes(definition, node.version, args):
+    if (
+        definition is None
+        or definition.runner == CUSTOM
+        or definition.compounds == "makes"
+        or not _takes(definition, node.version, args)
+    ):
         return None
     wanted = tuple(bool(name) for name in node.outputs)
     ctx = Context(arith, node.version, len(node.outputs), wanted, True, Budget(limit), fixed=(True,) * len(args))

@@ -25,6 +25,7 @@ _TEXTS = {
     "QR014": "--backend native needs llvmlite, and an x86-64 or AArch64 CPU. --backend reference returns the same results.",
     "QR015": "The runtime chosen with --backend or --against crashed while it loaded or ran the model. It runs in a separate process, so qrun continues: qrun compare runs the nodes one by one and finds the one that crashes. The message shows the signal or exit code, and the last line that the runtime printed.",
     "QR016": "The run takes longer than --max-time allows. The message names the node where it stopped, and the iteration of a Loop or Scan. qrun stops between nodes and between iterations, not inside a node; it does interrupt another runtime. Raise the limit, or check whether the condition of the Loop ever becomes false.",
+    "QR018": "A custom operator cannot be declared: the Python file of --ops fails or declares none, the file of --functions has no functions, qrun has an operator of that name, or the function's parameters are not inputs and attributes. The message shows the file and line. See qrun explain custom-operators.",
     "QR017": "The file of a target, for qrun check --target, is not as its JSON Schema says (qrun/schemas/target-1.0.json): an unknown key, a value of the wrong kind, or a name that the file does not define. The message shows the place in the file.",
     "QR101": "The file is not an ONNX model: a Git LFS pointer, a web page, an empty or cut-off file, or another format. The message says which.",
     "QR102": "The graph contradicts itself: two nodes produce one tensor, no node produces it, or nodes form a cycle.",
@@ -56,6 +57,32 @@ GROUPS = {
 }
 
 TOPICS = {
+    "custom-operators": """\
+Operators that qrun does not have run from your own code:
+
+  --ops my_ops.py         a Python file that declares operators; it is run
+  --functions lib.onnx    a model's functions, used for operators that the model
+                          does not define and qrun does not have; no code is run
+
+my_ops.py:
+
+  import numpy as np
+  from qrun import op
+
+  @op("Triple", domain="com.example")
+  def triple(x, *, offset: float = 0.0):
+      return (3 * x + np.float32(offset)).astype(x.dtype)
+
+Parameters before the * are inputs (= None: optional, *xs: any number), those
+after it attributes. The function gets numpy arrays that it must not change, and
+returns one array or a tuple of arrays. Its nodes are run, timed ("numpy, yours"),
+checked, compared, recorded and evaluated like others. A result whose type or
+shape is not what the model states is an error; so is an exception, which is shown
+with its line. --max-time stops a function that does not end.
+
+Installed packages declare operators with an entry point of the group qrun.ops,
+named after their domain. It is imported when a model has a node of the domain.
+Nothing else is imported: [tool.qrun] cannot name files with code.""",
     "inputs": """\
 -i, --inputs takes any of these. Repeat it for several inputs.
 

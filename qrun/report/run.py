@@ -12,6 +12,7 @@ from qrun.io.storable import digest
 from qrun.ir import Array, Model, Node
 from qrun.ir.compound import elements_of, sequence, tensors
 from qrun.ir.types import describe, type_name
+from qrun.ops import CUSTOM
 from qrun.report.grid import Column, Grid
 from qrun.report.header import environment, headline, input_fields, model_fields, print_headline
 from qrun.report.message import count_levels, print_findings
@@ -216,7 +217,7 @@ def _measurement_text(report: RunReport) -> str:
 
 def _reason(model: Model, slowest: NodeEvent) -> str:
     """Why the slowest node has no native kernel; "" if it has one, or was not meant to have one."""
-    if not slowest.why:
+    if not slowest.why or slowest.backend == CUSTOM:
         return ""
     name, where = (
         node_of(model, slowest).label,

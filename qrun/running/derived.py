@@ -15,7 +15,7 @@ import numpy as np
 
 from qrun.declare.stored import borrow
 from qrun.ir import Array, Model
-from qrun.ops import Arith, Context, find
+from qrun.ops import CUSTOM, Arith, Context, find
 from qrun.running.plan import Step
 
 SMALL = 1024
@@ -39,7 +39,7 @@ def derived_tensors(model: Model, shapes: bool = True) -> frozenset[str]:
     found: set[str] = set()
     for node in model.nodes:
         definition = find(node.domain, node.op_type, node.version)
-        if definition is None or definition.graphs or definition.compounds == "makes":
+        if definition is None or definition.graphs or definition.compounds == "makes" or definition.runner == CUSTOM:
             continue
         if (shapes and definition.form == "shape") or all(
             not name or name in found or model.part(name) is not None for name in node.inputs

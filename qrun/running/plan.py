@@ -13,9 +13,9 @@ from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
 from qrun.declare.stored import constants_of, parts
 from qrun.errors import CallError, OperatorError, UnsupportedError, close_matches
-from qrun.ir import Model, Node
+from qrun.ir import Model, Node, TensorType
 from qrun.ir.schema import DOMAINS, MS, OPSETS, Formal, schema
-from qrun.ops import OpDef, find, near_operators
+from qrun.ops import CUSTOM, OpDef, find, near_operators
 
 BACKENDS = ("native", "reference")
 
@@ -30,6 +30,7 @@ class Step:
     bodies:   plans of the graphs inside the node, by attribute.
     memo:     results that its kernel computes from the attributes alone.
     fixed:    which inputs are constants of the model.
+    stated:   for a custom operator, the types that the model states for the outputs.
     """
 
     node: Node
@@ -41,6 +42,7 @@ class Step:
     bodies: Mapping[str, Plan] = field(default_factory=dict)
     memo: Memo = field(default_factory=Memo)
     fixed: tuple[bool, ...] = ()
+    stated: tuple[TensorType | None, ...] = ()
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -79,6 +81,7 @@ def _bind(model: Model, kept: tuple[str, ...], outside: frozenset[str]) -> Plan:
     """The plan of a model, or of a body. outside: names of the values that the body captures."""
     last = _last_use(model, kept, outside)
     accepted: dict[tuple[str, str, int], set[tuple[np.dtype[Any] | None, ...]]] = {}
+    types = {**model.types, **{value.name: value for value in model.outputs}}
     steps = []
     for node in model.nodes:
         definition = find(node.domain, node.op_type, node.version)
@@ -91,7 +94,8 @@ def _bind(model: Model, kept: tuple[str, ...], outside: frozenset[str]) -> Plan:
         bodies = {name: _body(model, node, name) for name in definition.graphs if name in node.attributes}
         formals, frees = definition.formals(node.version), last.get(node.index, ())
         fixed = tuple([bool(name) and model.part(name) is not None for name in node.inputs])
-        steps.append(Step(node, definition, kwargs, formals, frees, seen, bodies, fixed=fixed))
+        stated = tuple(map(types.get, node.outputs)) if definition.runner == CUSTOM else ()
+        steps.append(Step(node, definition, kwargs, formals, frees, seen, bodies, fixed=fixed, stated=stated))
     return Plan(model, tuple(steps), kept)
 
 
@@ -200,6 +204,8 @@ def unsupported_fixes(nodes: Iterable[Node]) -> list[str]:
     fixes += advice[:1]
     if all(map(runs_in_ort, strange)) and (strange or not advice):
         fixes.append("--backend ort runs the model with ONNX Runtime")
+    if any(node.domain not in DOMAINS for node in strange):
+        fixes.append("--ops FILE or --functions FILE defines it for this run (qrun explain custom-operators)")
     return [*fixes, "qrun ops lists what runs"]
 
 

@@ -19,7 +19,7 @@ from qrun.ops._context import Repeated
 from qrun.running.dispatch import KernelBinding, NativeKernels, is_undecided
 from qrun.running.events import Clock, Inside, NodeEvent, TensorInfo
 from qrun.running.plan import Plan, Step, locate, step_of
-from qrun.running.typecheck import check_types
+from qrun.running.typecheck import check_stated, check_types
 
 REFUSALS = (ValueError, IndexError, OverflowError, ZeroDivisionError, MemoryError)
 """Exceptions by which kernels refuse their inputs; any other is a defect of the kernel."""
@@ -256,6 +256,8 @@ def compute(step: Step, args: Sequence[Part | None], bound: KernelBinding | None
 def reference(step: Step, args: Sequence[Part | None], ctx: Context) -> Any:
     """The outputs of the reference kernel for these inputs."""
     made = step.definition.compute([borrow(part) for part in args], step.kwargs, ctx)
+    if step.stated:
+        check_stated(step, made)
     observe_codes(step.node, made, ctx)
     return made
 

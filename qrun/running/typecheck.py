@@ -1,4 +1,4 @@
-"""Checks that a step's inputs have types that its operator takes."""
+"""Checks that a step's inputs have types that its operator takes, and custom operators' outputs those of the model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import numpy as np
 
 from qrun.declare.stored import Part
 from qrun.errors import OperatorError
-from qrun.ir.types import type_name
+from qrun.ir import Array
+from qrun.ir.compound import of_type
+from qrun.ir.types import describe, type_name
 from qrun.running.plan import Step
 
 
@@ -51,3 +53,27 @@ def check_types(step: Step, args: Sequence[Part | None]) -> None:
                 code="QR303" if "zero_point" in name.lower() else "QR203",
             )
     step.accepted.add(key)
+
+
+def check_stated(step: Step, made: Sequence[Array]) -> None:
+    """Raise OperatorError for an output of a custom operator whose type or shape is not the one that the model states.
+
+    The model's own operators are not held to that: a file may state an outdated shape, and qrun knows the right one.
+    """
+    for name, stated, array in zip(step.node.outputs, step.stated, made, strict=False):
+        if stated is None or stated.kind != "tensor":
+            continue
+        sizes = stated.shape
+        fits = sizes is None or (
+            len(sizes) == array.ndim
+            and all(not isinstance(size, int) or size == n for size, n in zip(sizes, array.shape, strict=True))
+        )
+        if not fits or not of_type(array, stated):
+            raise OperatorError(
+                f"{step.node.op} returned {describe(array)} for {name}",
+                param=name,
+                expected=f"{stated}, as the model states",
+                got=describe(array),
+                fix="correct the function, or the type that the model states for the tensor",
+                code="QR210",
+            )

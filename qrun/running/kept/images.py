@@ -16,7 +16,7 @@ from qrun.declare.frozen import replace
 from qrun.declare.stored import borrow, constants_of, parts
 from qrun.ir import Array, Model
 from qrun.native.machine.engine import Engine
-from qrun.ops import Arith
+from qrun.ops import Arith, has_custom_operators
 from qrun.passes import Functions, Optimized, Refusal
 from qrun.running.compiled import Compiled
 from qrun.running.execution import RunResult, RunsLeft
@@ -51,8 +51,9 @@ class Images:
 
     @classmethod
     def of(cls, engine: Engine | None, model: Model, arith: Arith, fuse: bool) -> Images | None:
-        """The images of a model; None without an engine or a usable cache, and for a small model that is in no file."""
-        if engine is None or model.content is None or engine.kernels.cache.refused:
+        """The images of a model; None without an engine or a usable cache, for a small model that is in no file, and
+        for a model with custom operators, whose code may change."""
+        if engine is None or model.content is None or engine.kernels.cache.refused or has_custom_operators(model):
             return None
         return cls(engine, model, arith, fuse)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qrun.ir import Array, Model
+from qrun.ir.localfunctions import has_library
 from qrun.ir.wire import Lifted, lift
 from qrun.native.machine.cache import ObjectCache
 from qrun.running.engine import cache_directory
@@ -41,7 +42,7 @@ def load_kept(
 
     cache: as `Session` takes it. Raises what `load` does.
     """
-    if not isinstance(model, (str, Path)) or cache is False:
+    if not isinstance(model, (str, Path)) or cache is False or has_library():
         return _parse(model, source)
     path = Path(model)
     lifted = lift(path)

@@ -1,0 +1,133 @@
+"""Imports the code of custom operators: files that the command line names, and installed packages.
+
+Nothing else is imported: no file beside a model, and none that a project's settings name. Libraries of ONNX functions
+need no code; ir/localfunctions.py lays them over a model.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from qrun.errors import CallError, QrunError
+from qrun.ir.localfunctions import add_library
+from qrun.ops._op import CUSTOM, LATEST, REGISTRY, OpDef, find
+
+_LOADED: dict[str, None] = {}
+"""The absolute paths of the files loaded in this process, in order."""
+
+
+def loaded_files() -> tuple[str, ...]:
+    """The files of custom operators that this process loaded, for other processes to load too."""
+    return tuple(_LOADED)
+
+
+def load_custom(path: str) -> None:
+    """Loads a file of custom operators, once: an .onnx file with functions, or a Python file that declares operators.
+
+    Raises CallError QR018.
+    """
+    if os.path.abspath(path) not in _LOADED:
+        (load_functions if path.endswith(".onnx") else load_file)(path)
+
+
+def load_file(path: str) -> None:
+    """Runs a Python file that declares operators. Raises CallError QR018 if it cannot be run, or declares none."""
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    if not os.path.isfile(path) or not path.endswith(".py"):
+        there = os.path.isfile(path)
+        fixes = [f"--functions {path}"] if path.endswith(".onnx") else []
+        got = "another kind of file" if there else "a folder" if os.path.isdir(path) else "no such file"
+        raise CallError(
+            "QR018",
+            f"cannot read operators from {path!r}",
+            where=[path],
+            facts=[("expected", "a Python file, NAME.py"), ("got", got)],
+            fixes=fixes,
+        )
+    before = _custom()
+    spec = spec_from_file_location(f"qrun_ops_{os.path.splitext(os.path.basename(path))[0]}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module
+    _import(lambda: spec.loader.exec_module(module), path)  # type: ignore[union-attr]
+    if _custom() == before:
+        fix = 'from qrun import op, then @op("Name", domain="com.example") above a function'
+        raise CallError("QR018", f"{path} declares no operator", where=[path], fixes=[fix])
+    _LOADED[os.path.abspath(path)] = None
+
+
+def _custom() -> list[OpDef]:
+    """The custom operators that are declared now."""
+    return [each for versions in REGISTRY.declared.values() for each in versions if each.runner == CUSTOM]
+
+
+def _import(run: Callable[[], object], place: str) -> None:
+    """Runs code that declares operators. Raises CallError for everything that it raises."""
+    try:
+        run()
+    except (QrunError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        frames = [
+            f
+            for f in traceback.extract_tb(error.__traceback__)
+            if os.path.abspath(f.filename) == os.path.abspath(place)
+        ]
+        line = (
+            getattr(error, "lineno", None) if isinstance(error, SyntaxError) else frames[-1].lineno if frames else None
+        )
+        text = f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else error}"
+        raise CallError(
+            "QR018",
+            f"{place} cannot be imported",
+            where=[f"{place}, line {line}" if line else place],
+            facts=[("got", text.splitlines()[0][:300])],
+            fixes=[f"python {place} shows where it fails"] if place.endswith(".py") else [],
+        ) from None
+
+
+def load_installed(domain: str) -> bool:
+    """Imports the installed package that declares the operators of a domain: the entry point of this name in the group
+    `qrun.ops`. Returns whether there is one. Raises CallError QR018 if it cannot be imported."""
+    from importlib.metadata import entry_points
+
+    for point in entry_points(group="qrun.ops", name=domain) if domain else ():
+        _import(point.load, f"{point.value} (entry point {domain} of qrun.ops)")
+        return True
+    return False
+
+
+def load_functions(path: str) -> None:
+    """Adds the functions of an ONNX file, for models that use their operators without defining them.
+
+    Raises CallError QR018 if the file has no functions, or one for an operator that qrun or ONNX has.
+    """
+    from qrun.ir.load import parse, read_file
+
+    functions = parse(read_file(Path(path)), path).functions
+    if not functions:
+        raise CallError(
+            "QR018",
+            f"{path} has no functions",
+            where=[path],
+            facts=[("expected", "a ModelProto with model-local functions")],
+            fixes=["--ops runs a Python file"],
+        )
+    for function in functions:
+        if find(function.domain, function.name, LATEST) is not None:
+            name = f"{function.domain}::{function.name}" if function.domain else function.name
+            raise CallError(
+                "QR018",
+                f"qrun runs {name} itself",
+                where=[path, f"function {name}"],
+                facts=[("got", "a second definition")],
+                fixes=["give the function another domain, and the model's nodes too"],
+            )
+    add_library(functions)
+    _LOADED[os.path.abspath(path)] = None
