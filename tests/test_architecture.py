@@ -72,7 +72,7 @@ OWNERS = {
     "rich": ("report", "cli"),
     "click": ("cli",),
     "llvmlite": ("native",),
-    "ctypes": ("native", "conform.adapters"),
+    "ctypes": ("native", "conform.adapters", "ops._custom"),
 }
 """Packages, and the layers or modules that may import them; report.header prints onnx's version."""
 NATIVE_SEES = ("declare", "errors", "memory", "shapes", "formulas", "native")

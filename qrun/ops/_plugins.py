@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
-from collections.abc import Callable
 from pathlib import Path
 
-from qrun.errors import CallError, QrunError
+from qrun.errors import CallError
 from qrun.ir.localfunctions import add_library
+from qrun.ops._installed import run_code
 from qrun.ops._op import CUSTOM, LATEST, REGISTRY, OpDef, find
 
 _LOADED: dict[str, None] = {}
@@ -55,7 +54,7 @@ def load_file(path: str) -> None:
     assert spec.loader is not None
     module = module_from_spec(spec)
     sys.modules[spec.name] = module
-    _import(lambda: spec.loader.exec_module(module), path)  # type: ignore[union-attr]
+    run_code(lambda: spec.loader.exec_module(module), path)  # type: ignore[union-attr]
     if _custom() == before:
         fix = 'from qrun import op, then @op("Name", domain="com.example") above a function'
         raise CallError("QR018", f"{path} declares no operator", where=[path], fixes=[fix])
@@ -65,42 +64,6 @@ def load_file(path: str) -> None:
 def _custom() -> list[OpDef]:
     """The custom operators that are declared now."""
     return [each for versions in REGISTRY.declared.values() for each in versions if each.runner == CUSTOM]
-
-
-def _import(run: Callable[[], object], place: str) -> None:
-    """Runs code that declares operators. Raises CallError for everything that it raises."""
-    try:
-        run()
-    except (QrunError, KeyboardInterrupt):
-        raise
-    except BaseException as error:
-        frames = [
-            f
-            for f in traceback.extract_tb(error.__traceback__)
-            if os.path.abspath(f.filename) == os.path.abspath(place)
-        ]
-        line = (
-            getattr(error, "lineno", None) if isinstance(error, SyntaxError) else frames[-1].lineno if frames else None
-        )
-        text = f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else error}"
-        raise CallError(
-            "QR018",
-            f"{place} cannot be imported",
-            where=[f"{place}, line {line}" if line else place],
-            facts=[("got", text.splitlines()[0][:300])],
-            fixes=[f"python {place} shows where it fails"] if place.endswith(".py") else [],
-        ) from None
-
-
-def load_installed(domain: str) -> bool:
-    """Imports the installed package that declares the operators of a domain: the entry point of this name in the group
-    `qrun.ops`. Returns whether there is one. Raises CallError QR018 if it cannot be imported."""
-    from importlib.metadata import entry_points
-
-    for point in entry_points(group="qrun.ops", name=domain) if domain else ():
-        _import(point.load, f"{point.value} (entry point {domain} of qrun.ops)")
-        return True
-    return False
 
 
 def load_functions(path: str) -> None:
