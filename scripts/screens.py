@@ -113,6 +113,7 @@ def fill(folder: Path) -> None:
     np.save(folder / "nhwc.npy", images.transpose(0, 2, 3, 1).astype(np.float64))
     save(without_relu(load(folder / "int8.onnx")), folder / "bad.onnx")
     save(short_scale(), folder / "det.onnx")
+    save(with_clamp(load(folder / "float.onnx")), folder / "vendor.onnx")
     _device.write(folder / "dump", str(folder / "int8.onnx"), images)
 
 
@@ -124,6 +125,15 @@ def without_relu(model: ModelProto) -> ModelProto:
             factor, offset = factors[tensor.name]
             value = numpy_helper.to_array(tensor)
             tensor.CopyFrom(numpy_helper.from_array((value * factor + offset).astype(value.dtype), tensor.name))
+    return model
+
+
+def with_clamp(model: ModelProto) -> ModelProto:
+    """The digits with an operator of a vendor in place of the first Relu."""
+    relu = next(node for node in model.graph.node if node.op_type == "Relu")
+    clamp = helper.make_node("Clamp", relu.input, relu.output, relu.name, domain="com.acme", most=2.0)
+    relu.CopyFrom(clamp)
+    model.opset_import.add(domain="com.acme", version=1)
     return model
 
 
