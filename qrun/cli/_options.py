@@ -45,17 +45,17 @@ operators = heading("Custom operators")
 
 def _load_operators(ctx: click.Context, param: click.Parameter, given: Sequence[str]) -> None:
     """Runs the files of ``--ops``. Raises CallError QR018."""
-    from qrun.ops._plugins import load_file
-
     for path in () if ctx.resilient_parsing else given:
+        from qrun.ops._plugins import load_file
+
         load_file(path)
 
 
 def _load_functions(ctx: click.Context, param: click.Parameter, given: Sequence[str]) -> None:
     """Adds the functions of the files of ``--functions``. Raises CallError QR018."""
-    from qrun.ops._plugins import load_functions
-
     for path in () if ctx.resilient_parsing else given:
+        from qrun.ops._plugins import load_functions
+
         load_functions(path)
 
 

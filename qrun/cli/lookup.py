@@ -108,7 +108,6 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
     shell_complete=_complete,
 )
 @format_options("text", "json")
-@custom_operators
 @general_options()
 def explain(out: Out, topic: str | None, format: str) -> None:
     """Explain a rule, an operator or a topic, offline."""
