@@ -28,7 +28,6 @@ from qrun.ops._context import (
     require_count,
     with_shape,
 )
-from qrun.ops._installed import load_installed
 from qrun.ops._signature import (
     Attributes,
     AttributeSpec,
@@ -334,6 +333,8 @@ def find(domain: str, op_type: str, version: int) -> OpDef | None:
     if declared is None and runs(domain, op_type) and (known := schema(domain, op_type, version)) is not None:
         return _of_standard(domain, op_type, known)
     if declared is None and domain not in (OWN, *DOMAINS):
+        from qrun.ops._installed import load_installed
+
         declared = REGISTRY.get(name) if load_installed(domain) else None
     for definition in declared or ():
         if definition.since <= version:
