@@ -21,22 +21,34 @@ from qrun.ir.localfunctions import _LIBRARY
 from qrun.ops._op import CUSTOM, REGISTRY, find
 from qrun.ops._plugins import _LOADED
 
-OPS = """
+FILES = {
+    "acme.py": """
 import numpy as np
 from qrun import op
 
 @op("Clamp", domain="com.acme")
 def clamp(x, *, most: int = 6):
     return np.minimum(np.maximum(x, 0), most).astype(x.dtype)
+""",
+    "bits.py": """
+import numpy as np
+from qrun import op
 
 @op("Requant", domain="com.bits", types={"T": ("int32", "acc")})
 def requant(acc, shift):
     return np.clip(acc >> shift, -128, 127).astype(np.int8)
+""",
+    "cut.py": """
+import numpy as np
+from qrun import op
 
 @op("Split2", domain="com.cut")
 def split2(x, *, axis: int = 0):
     return tuple(np.split(x, 2, axis))
-"""
+""",
+}
+"""An operator of each of three vendors, in files of less than ten lines."""
+OPS = ("--ops", "acme.py", "--ops", "bits.py", "--ops", "cut.py")
 NETWORK = """
     <ir_version: 8, opset_import: ["" : 17, "com.acme" : 1, "com.bits" : 1, "com.cut" : 1]>
     g (float[2,4] x) => (float[2,2] y, int8[2,2] q)
@@ -69,7 +81,9 @@ def _forget() -> Iterator[None]:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the operators, a network of them and its inputs; the current one."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "ops.py").write_text(OPS)
+    for name, text in FILES.items():
+        assert len(text.strip().splitlines()) <= 10
+        (tmp_path / name).write_text(text)
     onnx.save(parser.parse_model(NETWORK), "net.onnx")
     np.save("x.npy", X)
     return tmp_path
@@ -92,7 +106,7 @@ def ended(*arguments: str | Path, code: int = 0) -> Ended:
 @pytest.mark.parametrize("backend", ["native", "reference"])
 def test_a_network_of_three_vendors(folder: Path, backend: str) -> None:
     """The first, second, third and fourth run, with other values and shapes between them."""
-    call("check", "net.onnx", "--ops", "ops.py")
+    call("check", "net.onnx", *OPS)
     session = qrun.Session("net.onnx", backend=backend)
     for _ in range(4):
         made = session.run({"x": X})
@@ -105,26 +119,26 @@ def test_a_network_of_three_vendors(folder: Path, backend: str) -> None:
 
 def test_every_command_takes_them(folder: Path) -> None:
     """run, check, compare, profile, inspect, eval in two processes, report and ops."""
-    run = ended("run", "net.onnx", "-i", "x.npy", "--ops", "ops.py", "-o", "out.npz").err
+    run = ended("run", "net.onnx", "-i", "x.npy", *OPS, "-o", "out.npz").err
     assert "Traceback" not in run
     saved = np.load("out.npz")
     assert (saved["y"] == expected()["y"]).all()
-    found = ended("profile", "net.onnx", "-i", "x.npy", "-n", "3", "--ops", "ops.py", "--json").json
+    found = ended("profile", "net.onnx", "-i", "x.npy", "-n", "3", *OPS, "--json").json
     runners = {node["op"]: node["ran_by"] for node in found["nodes"]}
     assert runners["Clamp"] == runners["Requant"] == "numpy, yours"
-    assert "nothing found" in ended("check", "net.onnx", "--ops", "ops.py").out
-    ended("compare", "net.onnx", "-i", "x.npy", "--against", "reference", "--ops", "ops.py")
-    ended("inspect", "net.onnx", "--nodes", "--ops", "ops.py")
+    assert "nothing found" in ended("check", "net.onnx", *OPS).out
+    ended("compare", "net.onnx", "-i", "x.npy", "--against", "reference", *OPS)
+    ended("inspect", "net.onnx", "--nodes", *OPS)
     (folder / "xs").mkdir()
     for number in range(6):
         np.save(folder / "xs" / f"{number}.npy", X[number % 2])
     found = ended(
         *("eval", "net.onnx", "-i", "xs", "--against", "net.onnx"),
-        *("--jobs", "2", "--ops", "ops.py", "--json", "--max-time", "60s"),
+        *("--jobs", "2", *OPS, "--json", "--max-time", "60s"),
     ).json
     assert (found["samples"], found["failed"], found["workers"]) == (6, 0, 2)
-    ended("report", "net.onnx", "-i", "x.npy", "--ops", "ops.py", "-o", "page.html")
-    assert "com.acme::Clamp" in ended("ops", "clamp", "--ops", "ops.py").out
+    ended("report", "net.onnx", "-i", "x.npy", *OPS, "-o", "page.html")
+    assert "com.acme::Clamp" in ended("ops", "clamp", *OPS).out
 
 
 def test_without_them_the_error_says_what_to_type(folder: Path) -> None:
@@ -137,8 +151,8 @@ def test_results_are_not_kept_for_other_processes(folder: Path, monkeypatch: pyt
     """The code may change between two processes: nothing that it computed is read again."""
     monkeypatch.setenv("QRUN_CACHE_DIR", str(folder / "cache"))
     for shift, factor in (("np.minimum", 1), ("2 * np.minimum", 2)):
-        (folder / "ops.py").write_text(OPS.replace("return np.minimum", f"return {shift}"))
-        ended("run", "net.onnx", "-i", "x.npy", "--ops", "ops.py", "-o", "out.npz", "-t", "a")
+        (folder / "acme.py").write_text(FILES["acme.py"].replace("return np.minimum", f"return {shift}"))
+        ended("run", "net.onnx", "-i", "x.npy", *OPS, "-o", "out.npz", "-t", "a")
         assert (np.load("out.npz")["a"] == factor * np.clip(X, 0, 3)).all()
 
 
@@ -353,7 +367,7 @@ def test_other_files(folder: Path) -> None:
 
 def test_settings_of_a_project_load_nothing(folder: Path) -> None:
     """A stranger may have written pyproject.toml."""
-    for key, file in (("ops", "ops.py"), ("functions", "net.onnx")):
+    for key, file in (("ops", "acme.py"), ("functions", "net.onnx")):
         (folder / "pyproject.toml").write_text(f"[tool.qrun]\n{key} = ['{file}']\n")
         error = ended("run", "net.onnx", "--random", code=2).err
         assert "QR009" in error
@@ -393,7 +407,7 @@ def test_functions_define_operators_without_code(folder: Path) -> None:
 
 def test_installed_packages_are_imported_when_a_model_needs_them(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The entry point of the domain, and no other one."""
-    (folder / "acme_ops.py").write_text(OPS)
+    (folder / "acme_ops.py").write_text(FILES["acme.py"])
     monkeypatch.syspath_prepend(str(folder))
     points = [
         metadata.EntryPoint("com.acme", "acme_ops", "qrun.ops"),
