@@ -140,7 +140,9 @@ def check_first(models: Sequence[Model], sample: Sample | None) -> None:
 def fitting_feed(model: Model, feed: Mapping[str, Array]) -> Mapping[str, Array]:
     """The feed under the model's input names, repeated along the batch axis if the model fixes a batch size."""
     feed = rename_inputs(model, feed)
-    size = Axis.of(model).size
+    axis = Axis.of(model)
+    axis.check_rows(model, feed)
+    size = axis.size
     return {name: np.repeat(array, size, axis=0) for name, array in feed.items()} if size and size > 1 else feed
 
 

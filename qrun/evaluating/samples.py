@@ -179,6 +179,22 @@ class Axis:
         short = {name for name, array in feed.items() if self.size != 0 and array.ndim + 1 == ranks.get(name)}
         return {name: array[None] if name in short else array for name, array in feed.items()}
 
+    def check_rows(self, model: Model, feed: Feed) -> None:
+        """Raise CallError for a sample of several rows where the model fixes its batch, whose rows are samples."""
+        size = self.size or 0
+        for name, array in feed.items() if size > 1 else ():
+            if array.ndim and len(array) != 1:
+                raise CallError(
+                    "QR003",
+                    f"a sample of input {name!r} has {len(array)} rows",
+                    where=[model.label, f"input {name}"],
+                    facts=[
+                        ("expected", f"1 row, as {size} samples make a batch of this model"),
+                        ("got", describe(array)),
+                    ],
+                    fixes=["save each row as a sample, or all of them in x.npy with a leading axis: -i x.npy"],
+                )
+
 
 def open_samples(
     model: Model, specs: Sequence[str], stdin: IO[bytes] | None, budget: Budget, conversion: Conversion = AS_GIVEN

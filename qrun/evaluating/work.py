@@ -265,6 +265,8 @@ class _Run:
     def _group(self, group: Sequence[Feed]) -> list[dict[str, Array]]:
         rows = len(group)
         named = [rename_inputs(self.model, feed) for feed in group]
+        for feed in named:
+            self.axis.check_rows(self.model, feed)
         if self.axis.size:  # the last group may be short: its last sample fills the batch
             named += named[-1:] * (self.axis.size - rows)
         feed = (

@@ -13,11 +13,12 @@ from typing import Any
 
 import jsonschema
 import numpy as np
+import onnx
 import pytest
 from evaluating.conftest import MODELS, Digits
 from helpers.cli import Ended, call, fixes
 from helpers.models import make_model
-from onnx import helper, numpy_helper
+from onnx import helper, numpy_helper, parser
 from scipy.stats import binomtest
 
 import qrun
@@ -286,6 +287,29 @@ def test_calls_that_do_not_fit(digits: Digits, args: list[str], code: str) -> No
     ended = call("eval", model("qdq"), "-i", digits.folder / "x.npy", *args)
     assert ended.code in (2, 3)
     assert f"error {code}" in ended.err
+
+
+def test_samples_of_several_rows_where_the_batch_is_fixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two samples make a batch of the model: a file with both says what came, not what qrun made of it."""
+    monkeypatch.chdir(tmp_path)
+    onnx.save(
+        parser.parse_model(
+            '<ir_version: 8, opset_import: ["" : 17]> g (float[2,4] x) => (float[2,4] y) { y = Relu(x) }'
+        ),
+        "two.onnx",
+    )
+    Path("xs").mkdir()
+    for number, rows in enumerate((1, 1, 2)):
+        np.save(f"xs/{number}.npy", np.ones((rows, 4), np.float32))
+    found = call("eval", "two.onnx", "-i", "xs", "--against", "two.onnx", "--json").json
+    assert found["failed"] == 1
+    assert found["failures"][0]["sample"] == "xs/2.npy"
+    assert "has 2 rows: got float32 [2,4]" in found["failures"][0]["message"]
+    np.save("xs/0.npy", np.ones((2, 4), np.float32))
+    ended = call("eval", "two.onnx", "-i", "xs", "--against", "two.onnx")
+    assert ended.code == 2
+    assert "a sample of input 'x' has 2 rows" in ended.err
+    assert "got      float32 [2,4]" in ended.err
 
 
 @pytest.mark.parametrize(
