@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable
-from shutil import get_terminal_size
 
 import click
 
@@ -24,8 +23,9 @@ class HelpText(click.HelpFormatter):
     """click's formatter with other line breaks and with colours."""
 
     def __init__(self, ctx: click.Context) -> None:
-        super().__init__(width=max(40, min(WIDTH, get_terminal_size((WIDTH, 24)).columns)))
-        self.color = ctx.color = Screen.of(sys.stdout).color
+        screen = Screen.of(sys.stdout)
+        super().__init__(width=max(40, min(WIDTH, screen.width or WIDTH)))
+        self.color = ctx.color = screen.color
 
     def style(self, text: str, fg: str | None = None, bold: bool = False) -> str:
         return click.style(text, fg=fg, bold=bold or None) if self.color and text else text
