@@ -16,12 +16,14 @@ from qrun.declare import InNotebook
 from qrun.declare.frozen import frozen
 from qrun.documents.record import optional_field
 from qrun.errors import CallError, QrunError, choose
+from qrun.evaluating.crews import dask, processes, serial
 from qrun.evaluating.health import Health, InnerCounts, health
+from qrun.evaluating.job import Chunk, Done, Failure, Setup, describe_job
 from qrun.evaluating.samples import Axis, DataSet, Sample, StreamedSamples, as_label, rename_inputs
 from qrun.evaluating.statistics import Interval
 from qrun.evaluating.store import Store
 from qrun.evaluating.tally import CONFUSED, TITLES, Apart, ClassScore, Confusion, Paired, PairedDifference, Score, Tally
-from qrun.evaluating.work import Chunk, Done, Failure, Setup, dask, describe_job, processes, serial
+from qrun.evaluating.tokentally import PositionScore, TokenPairs, TokenTally
 from qrun.io.feeds import check_feeds
 from qrun.io.storable import digest
 from qrun.ir import Array, Model
@@ -31,6 +33,8 @@ from qrun.running.session import Session
 
 CHUNK_BYTES, CHUNK_SAMPLES = 1 << 24, 256
 """The approximate size in bytes of a chunk, which goes to a worker at once, and its most samples."""
+CHUNK_TOKENS = 512
+"""The approximate number of tokens of a chunk of sequences: less is lost if a call is interrupted."""
 
 
 class SampleChunks:
@@ -48,7 +52,8 @@ class SampleChunks:
             self.first = samples.read(self._place(0)) if self.total else None
         feed = self.first.feed if self.first is not None else {}
         nbytes = sum(array.nbytes for array in feed.values()) if isinstance(feed, Mapping) else 0
-        self.size = max(min(CHUNK_BYTES // max(nbytes, 1), CHUNK_SAMPLES) // batch, 1) * batch
+        most = CHUNK_BYTES if not setup.job.decoders else CHUNK_TOKENS * 8
+        self.size = max(min(most // max(nbytes, 1), CHUNK_SAMPLES) // batch, 1) * batch
 
     def identity(self) -> dict[str, Any]:
         """Everything that determines the results of a chunk, for `Store` to compare."""
@@ -158,7 +163,7 @@ Progress = Callable[["Running"], None]
 @frozen
 class ModelScores:
     """The scores of one model. label: its name; failed: samples that it could not run; health: if it was requested;
-    classes, confused: with labels that are numbers."""
+    classes, confused: with labels that are numbers. positions: of language models."""
 
     label: str
     sha256: str
@@ -169,6 +174,7 @@ class ModelScores:
     health: Health | None = optional_field(None)
     classes: tuple[ClassScore, ...] = optional_field(())
     confused: tuple[Confusion, ...] = optional_field(())
+    positions: tuple[PositionScore, ...] = optional_field(())
 
 
 @frozen
@@ -179,10 +185,11 @@ class Evaluation(InNotebook):
     against:   the reference of the models, "" without one. failures: the first failures; failed: failed samples.
     stopped:   why not all samples were evaluated, "" if they were.
     seconds:   time of this call; resumed: the number of samples from an earlier call; workers: processes.
-    seconds_per_sample: for each model the time of a plain run, the median of the later half of its runs; None for
-               fewer than four runs, in another runtime, and while health is counted.
+    seconds_per_sample: for each model the time of a plain run (for language models: of a token), the median of the
+               later half of its runs; None for fewer than four runs, in another runtime, and while health is counted.
     converted: the inputs of the first sample that were made of images or cast, and how; options: what other commands
                need to read the samples in the same way. arith: the arithmetic of the models.
+    tokens:    for language models, the number of tokens that each of them predicts; their samples are sequences.
     """
 
     source: str
@@ -201,6 +208,7 @@ class Evaluation(InNotebook):
     converted: tuple[str, ...] = optional_field(())
     options: tuple[str, ...] = optional_field(())
     arith: str = optional_field("exact")
+    tokens: int = optional_field(0)
 
     def __repr__(self) -> str:
         names = ", ".join(model.label for model in self.models[:3]) + (", ..." if len(self.models) > 3 else "")
@@ -223,8 +231,9 @@ class Evaluation(InNotebook):
         return next((score for score in scores if score.metric == name), None)
 
     def agreement(self, model: int) -> Score | None:
-        """How often a model agrees with its reference: the first `argmax` score, or for strings the first `equal`."""
-        return self.score(model, "argmax") or self.score(model, "equal")
+        """How often a model agrees with its reference: the first `argmax` score, or for strings the first `equal`, or
+        for language models `next_token`."""
+        return self.score(model, "argmax") or self.score(model, "equal") or self.score(model, "next_token")
 
 
 @frozen
@@ -244,17 +253,29 @@ class Evaluator:
     """Adds up the results of chunks. `_Walk` passes them in the order of the samples.
 
     rows: the label, SHA-256 and output names of each model. to: for each model, the place of the model that its scores
-    are compared with, or None. classes: the names of the classes, as far as known.
+    are compared with, or None. classes: the names of the classes, as far as known. tokens: are samples sequences of
+    tokens?
     """
 
     def __init__(
-        self, rows: Sequence[tuple[str, str, Sequence[str]]], to: Sequence[int | None], classes: Sequence[str] = ()
+        self,
+        rows: Sequence[tuple[str, str, Sequence[str]]],
+        to: Sequence[int | None],
+        classes: Sequence[str] = (),
+        tokens: bool = False,
     ) -> None:
         self._rows, self._to, self._classes = rows, to, classes
-        self.tallies = [Tally(outputs) for _, _, outputs in rows]
+        self.tallies: Sequence[Tally | TokenTally]
+        self._paired: Mapping[int, Paired | TokenPairs]
+        pairs = [(place, other) for place, other in enumerate(to) if other is not None]
+        if tokens:
+            self.tallies = made = [TokenTally(outputs[0]) for _, _, outputs in rows]
+            self._paired = {place: TokenPairs(made[other], made[place]) for place, other in pairs}
+        else:
+            self.tallies = [Tally(outputs) for _, _, outputs in rows]
+            self._paired = {place: Paired() for place, _ in pairs}
         self._counts: dict[int, InnerCounts] = {}
         self._times: list[list[float]] = [[] for _ in rows]
-        self._paired = {place: Paired() for place, other in enumerate(to) if other is not None}
         self.samples = 0
         self.failed = self.unreadable = 0
         self.failures: list[Failure] = []
@@ -277,6 +298,11 @@ class Evaluator:
         for place, paired in self._paired.items():
             if place < len(done.columns):
                 paired.add(done.columns[self._to[place] or 0], done.columns[place])
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens that each language model predicted."""
+        return max((tally.tokens for tally in self.tallies if isinstance(tally, TokenTally)), default=0)
 
     @property
     def seconds_per_sample(self) -> tuple[float | None, ...]:
@@ -308,6 +334,7 @@ class Evaluator:
                     health_of(place, self._counts[place]) if place in self._counts else None,
                     tally.classes(self._classes),
                     tally.confused(self._classes)[:CONFUSED],
+                    tally.positions() if isinstance(tally, TokenTally) else (),
                 )
             )
         return tuple(made)
@@ -325,7 +352,7 @@ def walk(
     folder: where finished chunks are kept, "" for nowhere. Raises CallError if samples or metrics do not fit the
     models, and whatever workers raise. The result lists failed samples; with fail_fast the first failure is the end.
     """
-    axis = Axis.of(setup.models[0])
+    axis = Axis(1) if setup.job.decoders else Axis.of(setup.models[0])
     batch = axis.size or (setup.job.wishes.batch if axis.size is None else 1)
     source = SampleChunks(samples, setup, batch)
     store = Store(folder, source.identity(), resume) if folder else None
@@ -338,7 +365,7 @@ class _Walk:
 
     def __init__(self, setup: Setup, source: SampleChunks, store: Store | None, kept: set[int]) -> None:
         self._setup, self._source, self._store, self._kept = setup, source, store, set(kept)
-        self._counted = Evaluator(setup.rows, setup.to, setup.classes)
+        self._counted = Evaluator(setup.rows, setup.to, setup.classes, bool(setup.job.decoders))
         self._early: dict[int, Done] = {}
         self._names: dict[int, str] = {}
         self._next = 0
@@ -382,6 +409,7 @@ class _Walk:
             counted.seconds_per_sample,
             *self._conversion(),
             self._setup.job.wishes.arith,
+            counted.tokens,
         )
 
     def _conversion(self) -> tuple[tuple[str, ...], tuple[str, ...]]:

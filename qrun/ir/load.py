@@ -13,6 +13,7 @@ from qrun.declare.digest import Content
 from qrun.errors import CallError, ModelError, QrunError, UnsupportedError, absent, close_matches, some
 from qrun.ir import schema
 from qrun.ir.external import External, open_regular
+from qrun.ir.genai import GENAI, read_config
 from qrun.ir.graph import GraphContext, build_graph, refuse_bytes
 from qrun.ir.localfunctions import all_nodes, inline_functions
 from qrun.ir.messages import ModelProto
@@ -38,7 +39,8 @@ def load(
 ) -> Model:
     """Read a model, resolve its operators' versions and order its nodes.
 
-    model:  a path (external data is looked for beside it), the bytes of a file, or an onnx.ModelProto.
+    model:  a path (external data is looked for beside it), a folder of onnxruntime-genai, the bytes of a file, or an
+            onnx.ModelProto.
     source: the name in messages of a model that is no path.
     lifted: the file at the path, if it is already read.
     spared: files of external data may be missing; the model names them, and their tensors are 0.
@@ -60,8 +62,11 @@ def load(
 
 
 def _path(given: object) -> Path:
-    """A path. Raises CallError for anything else."""
+    """The path of a model's file: that of its decoder for a folder of onnxruntime-genai. Raises CallError for anything
+    that is no path, ModelError for a folder whose description is damaged."""
     if isinstance(given, (str, os.PathLike)):
+        if os.path.isfile(os.path.join(given, GENAI)):
+            return read_config(Path(given)).file
         return Path(given)
     facts = [("expected", "a path, bytes, or an onnx.ModelProto"), ("got", type(given).__name__)]
     raise CallError("QR005", "not a model", facts=facts)
