@@ -16,6 +16,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.errors import CallError, QrunError, some
+from qrun.io.feeds import COUNTED, EMPTY, FULL
 from qrun.ir import Array, Model, TensorType
 from qrun.ir.genai import GENAI, GenaiConfig, read_config
 
@@ -38,6 +39,16 @@ class Past:
     dtype: np.dtype
     shape: tuple[int, ...]
 
+    @property
+    def batch(self) -> int:
+        """The batch axis: the second one where one tensor has keys and values."""
+        return len(self.shape) - 4
+
+    @property
+    def axis(self) -> int:
+        """The axis of the tokens."""
+        return self.shape.index(0)
+
 
 @frozen
 class Decoder:
@@ -45,6 +56,7 @@ class Decoder:
 
     tokens: the input of tokens. mask, positions, branch: the inputs of these roles, None if the model has none.
     logits: the output. pasts: the caches. words: the size of the vocabulary, context: the most tokens; None: unknown.
+    stated: does a genai_config.json say that this is a decoder?
     """
 
     tokens: TensorType
@@ -55,6 +67,12 @@ class Decoder:
     pasts: tuple[Past, ...]
     words: int | None
     context: int | None
+    stated: bool
+
+    @property
+    def sure(self) -> bool:
+        """Whether it is a decoder and no encoder, whose inputs and outputs can be the same."""
+        return bool(self.pasts) or self.stated
 
     @property
     def length(self) -> int | None:
@@ -63,29 +81,24 @@ class Decoder:
         return size if isinstance(size, int) else None
 
     @property
-    def filled(self) -> list[TensorType]:
-        """The inputs that follow from the tokens, except for caches."""
-        return [value for value in (self.mask, self.positions, self.branch) if value is not None]
-
-    @property
     def outputs(self) -> list[str]:
         """The outputs that matter: the logits, and the caches for the next run."""
         return [self.logits, *(past.present for past in self.pasts)]
 
-    def empty(self) -> dict[str, Array]:
+    def empty(self, batch: int = 1) -> dict[str, Array]:
         """The caches before the first token."""
-        return {past.name: np.zeros(past.shape, past.dtype) for past in self.pasts}
+        return {past.name: np.repeat(np.zeros(past.shape, past.dtype), batch, past.batch) for past in self.pasts}
 
     def carried(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
         """The caches for the next run, from the outputs of this one."""
         return {past.name: outputs[past.present] for past in self.pasts}
 
     def feeds(self, tokens: Array, before: int = 0) -> dict[str, Array]:
-        """The inputs of a run except for caches. tokens: integers [1,seq]; before: the number of cached tokens."""
-        end = before + tokens.shape[1]
+        """The inputs of a run except for caches. tokens: integers [batch,seq]; before: the number of cached tokens."""
+        batch, end = len(tokens), before + tokens.shape[1]
         made = {
-            _MASK: np.ones((1, end), np.int64),
-            _POSITIONS: np.arange(before, end)[None],
+            _MASK: np.ones((batch, end), np.int64),
+            _POSITIONS: np.tile(np.arange(before, end), (batch, 1)),
             _BRANCH: np.array([before > 0]),
         }
         roles = {_MASK: self.mask, _POSITIONS: self.positions, _BRANCH: self.branch}
@@ -99,6 +112,25 @@ def find_decoder(model: Model) -> Decoder | None:
         return decoder_of(model)
     except QrunError:
         return None
+
+
+def complete(model: Model, arrays: dict[str, Array], sources: dict[str, str]) -> None:
+    """If the model is a decoder whose tokens are given, add the inputs that follow from them: empty caches, a full
+    mask, and positions."""
+    decoder = find_decoder(model)
+    tokens = arrays.get(decoder.tokens.name) if decoder is not None else None
+    if decoder is None or tokens is None or tokens.ndim != 2:
+        return
+    empty = decoder.empty(len(tokens))
+    cached = [(past, arrays[past.name]) for past in decoder.pasts if past.name in arrays]
+    before = {array.shape[past.axis] for past, array in cached if array.ndim == len(past.shape)}
+    if cached and (len(cached) < len(empty) or len(before) != 1):
+        return
+    made = {**decoder.feeds(tokens, before.pop() if before else 0), **({} if cached else empty)}
+    full = decoder.mask.name if decoder.mask is not None else ""
+    for name in [value.name for value in model.inputs if value.name in made and value.name not in arrays]:
+        arrays[name] = made[name]
+        sources[name] = EMPTY if name in empty else FULL if name == full else COUNTED
 
 
 def decoder_of(model: Model) -> Decoder:
@@ -128,7 +160,7 @@ def decoder_of(model: Model) -> Decoder:
     last = (logits.shape or (None,))[-1]
     words = last if isinstance(last, int) else config.words if config else None
     found = (tokens, roles[_MASK], roles[_POSITIONS], roles[_BRANCH], logits.name, pasts)
-    return Decoder(*found, words, config.context if config else None)
+    return Decoder(*found, words, config.context if config else None, config is not None)
 
 
 def _config(model: Model) -> GenaiConfig | None:
@@ -146,12 +178,9 @@ def _tokens(model: Model, inputs: Mapping[str, TensorType], name: str) -> Tensor
     if found is None:
         got = some([f"{value.name} {value}" for value in inputs.values()]) or "no inputs"
         raise _no_decoder(model, "no input takes tokens", f"{name}, int64 or int32 [batch,seq]", got)
-    if not _is_tokens(found) or (
-        (found.shape or (1,))[0] not in (1, None) and isinstance((found.shape or (1,))[0], int)
-    ):
-        raise _no_decoder(
-            model, f"input {found.name!r} takes no tokens", "int64 or int32 [1,seq] or [batch,seq]", str(found)
-        )
+    if not _is_tokens(found) or not _is_one((found.shape or (1,))[0]):
+        expected = "int64 or int32 [1,seq] or [batch,seq]"
+        raise _no_decoder(model, f"input {found.name!r} takes no tokens", expected, str(found))
     return found
 
 
@@ -203,16 +232,17 @@ def _past(model: Model, value: TensorType, key: tuple[int, str], presents: Mappi
     shape = value.shape or ()
     batch = 0 if kind else 1
     free = [axis for axis, size in enumerate(shape) if not isinstance(size, int) and axis != batch]
-    if (
-        value.dtype is None
-        or len(free) != 1
-        or len(shape) <= batch
-        or (shape[batch] not in (1, None) and isinstance(shape[batch], int))
-    ):
-        expected = "one free axis, that of the tokens, and a batch axis that is free or 1"
+    if value.dtype is None or len(shape) != batch + 4 or len(free) != 1 or not _is_one(shape[batch]):
+        expected = "[batch,heads,tokens,size]" if kind else "[2,batch,heads,tokens,size]"
+        expected += " with free tokens, and a batch that is free or 1"
         raise _no_decoder(model, f"input {value.name!r} is a cache of another form", expected, str(value))
-    sizes = (1 if axis == batch else 0 if axis in free else size for axis, size in enumerate(shape))
-    return Past(value.name, presents[key], value.dtype, tuple(int(size) for size in sizes))  # type: ignore[arg-type]
+    sizes = [1 if axis == batch else size if isinstance(size, int) else 0 for axis, size in enumerate(shape)]
+    return Past(value.name, presents[key], value.dtype, tuple(sizes))
+
+
+def _is_one(size: int | str | None) -> bool:
+    """Can this size be 1?"""
+    return size == 1 or not isinstance(size, int)
 
 
 def _no_decoder(model: Model, what: str, expected: str, got: str) -> CallError:
