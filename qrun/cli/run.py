@@ -67,7 +67,7 @@ def command(out: Out, **options: Any) -> int:
     covered = session.coverage(names) if isinstance(session, Session) else None
     tokens = _next_tokens(ready, result, options, out)
     classes = () if tokens else _classes(ready, result, options)
-    more = classes, tokens, _histograms(ready, result, options), covered
+    more = _histograms(ready, result, options), covered
     if ready.extra and isinstance(session, Session):
         _note_written(session, names, out)
     if options["output"]:
@@ -92,7 +92,7 @@ def command(out: Out, **options: Any) -> int:
 
     threads = session.threads if isinstance(session, Session) and session.backend == "native" else options["threads"]
     how = session.backend, options["arith"], ready.label
-    report = RunReport(ready.model, ready.feeds, result, findings, *how, profile, threads, *more)
+    report = RunReport(ready.model, ready.feeds, result, findings, *how, profile, threads, classes, tokens, *more)
     if as_json:
         print_json(out, run_fields(report), code)
     elif options["output"] != "-":

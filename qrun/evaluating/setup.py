@@ -11,7 +11,8 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from qrun.errors import FULL_NAMES, CallError, choose, suggest
-from qrun.evaluating.evaluation import Evaluation, Progress, check_first, walk
+from qrun.evaluating.chunks import check_first
+from qrun.evaluating.evaluation import Evaluation, Progress, walk
 from qrun.evaluating.job import Job, RuntimeModel, Setup, Wishes
 from qrun.evaluating.metrics import own_metric
 from qrun.evaluating.samples import (

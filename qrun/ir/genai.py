@@ -37,8 +37,8 @@ class GenaiConfig:
 def read_config(folder: Path) -> GenaiConfig:
     """Read the folder's file. Raises ModelError if it is no such file, or names a file outside of the folder."""
     path = folder / GENAI
-    model = _object(path, _parse(path), "the document", "model")
-    decoder = _object(path, model, "model", "decoder")
+    model = _object(path, _parse(path), "model")
+    decoder = _object(path, model, "model.decoder")
     name = decoder.get("filename")
     if not isinstance(name, str) or not 0 < len(name) < _NAMES or "\0" in name:
         raise _bad(path, "model.decoder.filename: the name of an .onnx file", _shown(decoder, "filename"))
@@ -64,13 +64,13 @@ def _parse(path: Path) -> Any:
         raise _bad(path, "JSON", str(error)[:80]) from None
 
 
-def _object(path: Path, inside: Any, place: str, key: str) -> dict[str, Any]:
-    """The object under this key."""
+def _object(path: Path, inside: Any, place: str) -> dict[str, Any]:
+    """The object at this place, whose last part is its key in `inside`."""
+    key = place.rpartition(".")[2]
     found = inside.get(key) if isinstance(inside, dict) else None
     if not isinstance(found, dict):
-        where = f"model.{key}" if place == "model" else key
-        got = _shown(inside, key) if isinstance(inside, dict) else f"{place} is no object"
-        raise _bad(path, f"{where}: an object", got)
+        got = _shown(inside, key) if isinstance(inside, dict) else "no object"
+        raise _bad(path, f"{place}: an object", got)
     return found
 
 
@@ -78,7 +78,7 @@ def _names(path: Path, decoder: Mapping[str, Any], key: str) -> dict[str, str]:
     """The names under ``inputs`` or ``outputs``; {} if there are none. A name has at most one ``%d``."""
     if key not in decoder:
         return {}
-    found = _object(path, decoder, "model.decoder", key)
+    found = _object(path, decoder, f"model.decoder.{key}")
     for role, name in found.items():
         if (
             not isinstance(name, str)
