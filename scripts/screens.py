@@ -104,8 +104,8 @@ def excerpt(printed: str, show: Sequence[str]) -> str:
 
 
 def fill(folder: Path) -> None:
-    """The files that the pages name: models/, short names for the digits, a language model; the others are damaged or do
-    not fit."""
+    """The files that the pages name: models/, short names for the digits, a language model; the others are damaged or
+    do not fit."""
     digits = folder / "models" / "digits"
     shutil.copytree(ROOT / "models", folder / "models")
     shutil.copy(digits / "float" / "model.onnx", folder / "float.onnx")

@@ -26,6 +26,8 @@ from qrun.memory import ResourceLimits
 from qrun.running.cpus import usable_cpus
 from qrun.running.session import Session
 
+TRIED = 2
+"""Chunks that run here before more processes are started: the first may load and compile, so the second is timed."""
 WORTH = 3.0
 """Seconds of work above which more processes pay off; they take about half a second to start."""
 FAILURES = 100
@@ -317,15 +319,20 @@ class _Walk:
             yield from dask(job, chunks, wishes.dask)
             return
 
-        jobs = wishes.jobs
+        jobs, here = wishes.jobs, serial(job, chunks, wishes.threads)
         if jobs is None:
-            start, before = perf_counter(), self.ran
-            yield from serial(job, islice(chunks, 1), wishes.threads)
-            per_sample = (perf_counter() - start) / max(self.ran - before, 1)
+            per_sample = 0.0
+            for _ in range(TRIED):
+                start, before = perf_counter(), self.ran
+                yield from islice(here, 1)
+                seconds = perf_counter() - start
+                per_sample = seconds / (self.ran - before) if self.ran > before else per_sample
+                if seconds > WORTH:
+                    break
             left = None if self._source.total is None else self._source.total - self._counted.samples
             jobs = usable_cpus() if left is None or left * per_sample > WORTH else 1
         self.workers = jobs
-        yield from serial(job, chunks, wishes.threads) if jobs == 1 else processes(job, chunks, jobs)
+        yield from here if jobs == 1 else processes(job, chunks, jobs)
 
     def _note_names(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
         for chunk in chunks:

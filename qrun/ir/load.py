@@ -52,7 +52,7 @@ def load(
         return _load_bytes(model, model.SerializeToString() if model.ByteSize() < 2**31 - 1 else b"", source, spared)
     if isinstance(model, bytes):
         return _load_bytes(parse(model, source or "the model"), model, source, spared)
-    path = _path(model)
+    path = model_file(model)
     lifted = lifted or lift(path)
     if lifted is not None and (proto := _parse(lifted.proto)) is not None:
         return _build(proto, path, source, lifted.size, "", lifted.payloads, lifted.content, spared)
@@ -61,7 +61,7 @@ def load(
     return _build(parse(data, str(path)), path, source, len(data), digest, content=Content(data), spared=spared)
 
 
-def _path(given: object) -> Path:
+def model_file(given: object) -> Path:
     """The path of a model's file: that of its decoder for a folder of onnxruntime-genai. Raises CallError for anything
     that is no path, ModelError for a folder whose description is damaged."""
     if isinstance(given, (str, os.PathLike)):
