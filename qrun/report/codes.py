@@ -73,7 +73,7 @@ TOPICS = {
 Types must match the model's, and shapes must fit; nothing is converted silently. --cast converts element types: it
 rounds floats to a smaller type. It refuses values out of range, and fractions for integer inputs. A dynamic size such as N
 has the same value in all inputs. Without any -i, all inputs are random with --seed (default 0); if only some are given, the
-others need --random. --shape image:1x3x224x224 or --shape N=4 fixes dynamic sizes of random inputs. Other dynamic sizes are 1.
+others need --random, except those of a decoder (qrun explain decoder). --shape image:1x3x224x224 or --shape N=4 fixes dynamic sizes of random inputs. Other dynamic sizes are 1.
 
 Random data: floats uniform in [-1,1), 8-bit and smaller integers over their full range, other integers 0 or 1.
 
