@@ -24,6 +24,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
+import _decoder
 import _device
 import numpy as np
 from onnx import ModelProto, TensorProto, helper, load, numpy_helper, save
@@ -103,7 +104,8 @@ def excerpt(printed: str, show: Sequence[str]) -> str:
 
 
 def fill(folder: Path) -> None:
-    """The files that the pages name: models/ and short names for the digits; the others are damaged or do not fit."""
+    """The files that the pages name: models/, short names for the digits, a language model; the others are damaged or
+    do not fit."""
     digits = folder / "models" / "digits"
     shutil.copytree(ROOT / "models", folder / "models")
     shutil.copy(digits / "float" / "model.onnx", folder / "float.onnx")
@@ -114,6 +116,7 @@ def fill(folder: Path) -> None:
     save(without_relu(load(folder / "int8.onnx")), folder / "bad.onnx")
     save(short_scale(), folder / "det.onnx")
     save(with_clamp(load(folder / "float.onnx")), folder / "vendor.onnx")
+    _decoder.write(folder)
     _device.write(folder / "dump", str(folder / "int8.onnx"), images)
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from qrun.report.screen import Out
     from qrun.running.coverage import Coverage
 
-samples, judgement, run, output = map(heading, ("Samples", "Judgement", "Run", "Output"))
+samples, language, judgement, run, output = map(heading, ("Samples", "Language models", "Judgement", "Run", "Output"))
 
 
 class Percent(RealNumber):
@@ -66,6 +66,7 @@ class Goal(Percent):
         "qrun eval int8.onnx -i images/ --against ort",
         "qrun eval int8.onnx -i images/ --arith tfl-double --against exact",
         "qrun eval models/*.onnx -i images.npy --labels labels.npy",
+        "qrun eval int4.onnx --tokens corpus.npy --against f32.onnx",
         "qrun eval int8.onnx -i images.npy -o out/         # then: --resume",
     ],
     notes="Intervals are 95 % confidence intervals. Exit code 1 if --min-accuracy, --max-drop or --min-agreement is not met, if a sample fails with one of these, or if no sample could be run; 5 if --fail-fast stops. With -o, finished chunks are saved, and --resume continues after an interruption.",
@@ -76,7 +77,6 @@ class Goal(Percent):
     "A folder of .npy, .npz, .pb, images or test_data_set folders; x.npy or all.npz with a leading axis of samples; "
     "name=x.npy; a .txt list; or - for stdin. Repeatable.",
     multiple=True,
-    required=True,
     shell_complete=places("file"),
 )
 @samples(
@@ -92,6 +92,22 @@ class Goal(Percent):
     "Samples per run, if the model's batch axis is free.",
     type=WholeNumber(1, 4096),
     default=1,
+)
+@language(
+    "--tokens FILE",
+    "In place of -i: token numbers, .npy, [tokens] or [sequences,length]. Scores next tokens: perplexity, and with --against agreement and KL divergence.",
+)
+@language(
+    "--context N",
+    "Tokens per window of a text of one axis.",
+    type=WholeNumber(2),
+    show_default="the model's own, or at most 512",
+)
+@language(
+    "--step N",
+    "Tokens per run of a model with a cache of keys and values.",
+    type=WholeNumber(1),
+    show_default="64",
 )
 @judgement(
     "--against MODEL",
@@ -145,8 +161,8 @@ class Goal(Percent):
 @general_options(config=True)
 def command(out: Out, models: tuple[str, ...], **options: Any) -> int:
     """Evaluate models on a data set: accuracy, agreement and errors, with intervals."""
+    from qrun.evaluating.job import Wishes
     from qrun.evaluating.setup import evaluate_models
-    from qrun.evaluating.work import Wishes
     from qrun.report.evaluation import csv_lines, evaluation_fields, evaluation_sheet, progress_callback
     from qrun.report.progress import Progress
     from qrun.report.sheet import print_sheet
@@ -176,7 +192,18 @@ def command(out: Out, models: tuple[str, ...], **options: Any) -> int:
 
 
 def _contradictions(models: tuple[str, ...], options: dict[str, Any]) -> None:
+    if not options["inputs"] and options["tokens"] is None:
+        raise CallError(
+            "QR001",
+            "no samples were given",
+            fixes=[
+                "add -i FOLDER, or -i x.npy with a leading axis of samples",
+                "add --tokens FILE for a language model",
+            ],
+        )
     wants = [
+        ("context", "tokens", "--tokens FILE"),
+        ("step", "tokens", "--tokens FILE"),
         ("resume", "output", "--output DIR"),
         ("min_accuracy", "labels", "--labels FILE"),
         ("max_drop", "labels", "--labels FILE"),

@@ -50,7 +50,7 @@ def inspect(out: Out, model: str, nodes: bool, target: tuple[str, ...], tensor: 
     if loaded.missing_files:
         files = some(loaded.missing_files)
         out.note(f"QR104: external data missing: {files}, next to the model; shown without them")
-    facts = ModelFacts(with_inferred(loaded, source, expansion))
+    facts = ModelFacts(with_inferred(loaded, source if loaded.path is None else loaded.path, expansion))
     tensors = match_stored(facts, tensor) if tensor else None
     if format == "json":
         print_json(out, encode(inspection(facts, nodes, tensors, known)), 0)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from qrun.checking.rules import Finding
-    from qrun.documents.answers import OutputClasses, TensorHistogram
+    from qrun.documents.answers import NamedClass, OutputClasses, TensorHistogram
     from qrun.report.screen import Out
     from qrun.running.profiling import Profile
     from qrun.running.session import RunResult, Session
@@ -47,7 +47,10 @@ run, output = map(heading, ("Run", "Output"))
     multiple=True,
 )
 @output("--hist", "Draw a histogram of each tensor of -t; without -t, of each output.")
-@output("--classes FILE", "Show the best classes by name: a .json list, or one name per line.")
+@output(
+    "--classes FILE",
+    "Show the best classes, or a decoder's next tokens, by name: a .json list, vocab.json, tokenizer.json, or one name per line.",
+)
 @output("-o, --output PATH", "Save tensors: .npz, .npy (one output), DIR/ (test_data_set layout), - for stdout.")
 @trace_option
 @format_options("text", "json")
@@ -63,7 +66,9 @@ def command(out: Out, **options: Any) -> int:
     run = session.run_observed if isinstance(session, Session) else session.execute
     result = run(ready.feeds.arrays, names)
     covered = session.coverage(names) if isinstance(session, Session) else None
-    more = _classes(ready, result, options), _histograms(ready, result, options), covered
+    tokens = _next_tokens(ready, result, options, out)
+    classes = () if tokens else _classes(ready, result, options)
+    more = _histograms(ready, result, options), covered
     if ready.extra and isinstance(session, Session):
         _note_written(session, names, out)
     if options["output"]:
@@ -88,7 +93,7 @@ def command(out: Out, **options: Any) -> int:
 
     threads = session.threads if isinstance(session, Session) and session.backend == "native" else options["threads"]
     how = session.backend, options["arith"], ready.label
-    report = RunReport(ready.model, ready.feeds, result, findings, *how, profile, threads, *more)
+    report = RunReport(ready.model, ready.feeds, result, findings, *how, profile, threads, classes, tokens, *more)
     if as_json:
         print_json(out, run_fields(report), code)
     elif options["output"] != "-":
@@ -108,6 +113,27 @@ def _classes(ready: Ready, result: RunResult, options: Mapping[str, Any]) -> Seq
 
     outputs = {value.name: result.outputs[value.name] for value in ready.model.outputs}
     return output_classes(outputs, read_classes(options["classes"]), options["classes"])
+
+
+def _next_tokens(
+    ready: Ready, result: RunResult, options: Mapping[str, Any], out: Out
+) -> Sequence[Sequence[NamedClass]]:
+    """The most likely next tokens, if the model is a decoder and its tokens are given. A model without caches may be
+    an encoder: it counts as a decoder if --classes has a name for each of its logits."""
+    if not any(value.dtype in ("int32", "int64") for value in ready.model.inputs):
+        return ()
+    from qrun.io.decoder import find_decoder
+    from qrun.report.nexttokens import next_tokens, token_names
+
+    decoder = find_decoder(ready.model)
+    if decoder is None or ready.feeds.sources.get(decoder.tokens.name, "random").startswith("random"):
+        return ()
+    if not decoder.sure and not options["classes"]:
+        return ()
+    names, why = token_names(ready.model, options["classes"] or "")
+    if why:
+        out.note(why)
+    return next_tokens(result.outputs[decoder.logits], names, options["classes"] or "")
 
 
 def _histograms(ready: Ready, result: RunResult, options: Mapping[str, Any]) -> Sequence[TensorHistogram]:

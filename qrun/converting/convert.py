@@ -22,7 +22,7 @@ from qrun.converting.trial import Trial, in_time, try_both
 from qrun.declare.frozen import frozen
 from qrun.errors import UnsupportedError
 from qrun.ir import Array, Model
-from qrun.ir.load import load, parse, read_file
+from qrun.ir.load import load, model_file, parse, read_file
 from qrun.ir.wire import lift
 from qrun.memory import ResourceLimits
 from qrun.running.session import Session
@@ -50,6 +50,7 @@ class Converter:
     """
 
     def __init__(self, source: str | bytes, wishes: ConversionOptions) -> None:
+        source = source if isinstance(source, bytes) else str(model_file(source))
         lifted = None if isinstance(source, bytes) or wishes.opset else lift(Path(source))
         self.model = load(source, lifted=lifted)
         self._folder = Path() if isinstance(source, bytes) else Path(source).parent

@@ -1,151 +1,33 @@
-"""Evaluates models over samples: cuts the samples into chunks for workers, and adds up scores with their intervals,
-differences between models, and the samples that differ most."""
+"""Evaluates models over samples: adds up the results of workers to scores with their intervals, differences between
+models, and the samples that differ most."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, count, islice
+from itertools import islice
 from statistics import median
 from time import perf_counter
-from typing import Any
-
-import numpy as np
 
 from qrun.declare import InNotebook
 from qrun.declare.frozen import frozen
 from qrun.documents.record import optional_field
-from qrun.errors import CallError, QrunError, choose
+from qrun.errors import choose
+from qrun.evaluating.chunks import SampleChunks, fitting_feed
+from qrun.evaluating.crews import dask, processes, serial
 from qrun.evaluating.health import Health, InnerCounts, health
-from qrun.evaluating.samples import Axis, DataSet, Sample, StreamedSamples, as_label, rename_inputs
+from qrun.evaluating.job import Chunk, Done, Failure, Setup
+from qrun.evaluating.samples import Axis, DataSet, StreamedSamples
 from qrun.evaluating.statistics import Interval
 from qrun.evaluating.store import Store
 from qrun.evaluating.tally import CONFUSED, TITLES, Apart, ClassScore, Confusion, Paired, PairedDifference, Score, Tally
-from qrun.evaluating.work import Chunk, Done, Failure, Setup, dask, describe_job, processes, serial
-from qrun.io.feeds import check_feeds
-from qrun.io.storable import digest
-from qrun.ir import Array, Model
+from qrun.evaluating.tokentally import PositionScore, TokenPairs, TokenTally
 from qrun.memory import ResourceLimits
 from qrun.running.cpus import usable_cpus
 from qrun.running.session import Session
 
-CHUNK_BYTES, CHUNK_SAMPLES = 1 << 24, 256
-"""The approximate size in bytes of a chunk, which goes to a worker at once, and its most samples."""
-
-
-class SampleChunks:
-    """Cuts samples into chunks of whole batches. size: samples per chunk; total: all samples, None if not known."""
-
-    def __init__(self, samples: DataSet | StreamedSamples, setup: Setup, batch: int) -> None:
-        self._samples, self._setup = samples, setup
-        self._iterator = iter(samples) if isinstance(samples, StreamedSamples) else None
-        if isinstance(samples, StreamedSamples):
-            self.total = None
-            self.first = next(self._iterator, None) if self._iterator is not None else None
-        else:
-            known = len(samples) if setup.order is None else len(setup.order)
-            self.total = known if setup.job.wishes.limit is None else min(known, setup.job.wishes.limit)
-            self.first = samples.read(self._place(0)) if self.total else None
-        feed = self.first.feed if self.first is not None else {}
-        nbytes = sum(array.nbytes for array in feed.values()) if isinstance(feed, Mapping) else 0
-        self.size = max(min(CHUNK_BYTES // max(nbytes, 1), CHUNK_SAMPLES) // batch, 1) * batch
-
-    def identity(self) -> dict[str, Any]:
-        """Everything that determines the results of a chunk, for `Store` to compare."""
-        setup = self._setup
-        return {
-            **describe_job(setup.job),
-            "models": [digest for _, digest, _ in setup.rows],
-            "samples": getattr(self._samples, "identity", "Python"),
-            "chunk": self.size,
-            "limit": setup.job.wishes.limit,
-            "labels": None if setup.labels is None else digest(setup.labels),
-            "order": None if setup.order is None else digest(np.array(setup.order)),
-        }
-
-    def _place(self, place: int) -> int:
-        return place if self._setup.order is None else int(self._setup.order[place])
-
-    def chunks(self, kept: Callable[[int], bool]) -> Iterator[Chunk]:
-        """Yield all chunks that are not kept, in order. kept: called with each chunk's index when its turn comes."""
-        if self._iterator is not None:
-            yield from (chunk for chunk in self._stream() if not kept(chunk.index))
-            return
-        assert self.total is not None
-        for index, start in enumerate(range(0, self.total, self.size)):
-            if not kept(index):
-                stop = min(start + self.size, self.total)
-                yield Chunk(index, start, tuple(self._read(place) for place in range(start, stop)))
-
-    def good(self) -> Iterator[Mapping[str, Array]]:
-        """The feeds of the samples that can be read; for streamed samples only the first."""
-        streamed = isinstance(self._samples, StreamedSamples)
-        samples = filter(None, [self.first]) if streamed else map(self._read, range(self.total or 0))
-        return (sample.feed for sample in samples if isinstance(sample.feed, Mapping))
-
-    def again(self, place: int) -> Sample | None:
-        """The sample at this place, read again; None for streamed samples, which come only once."""
-        return None if isinstance(self._samples, StreamedSamples) else self._read(place)
-
-    def count(self, index: int) -> int:
-        """The number of samples in a chunk."""
-        return self.size if self.total is None else min(self.size, self.total - index * self.size)
-
-    def _read(self, place: int) -> Sample:
-        assert not isinstance(self._samples, StreamedSamples)
-        at = self._place(place)
-        sample = self._samples.read(at)
-        labels = self._setup.labels
-        return sample if labels is None else replace(sample, label=as_label(labels[at], labels.dtype.kind == "O"))
-
-    def _stream(self) -> Iterator[Chunk]:
-        assert self._iterator is not None
-        labels, limit = self._setup.labels, self._setup.job.wishes.limit
-        rest = chain([self.first] if self.first is not None else [], self._iterator)
-        taken = islice(rest, limit)
-        for index in count():
-            held, first = tuple(islice(taken, self.size)), index * self.size
-            if not held:
-                return
-            if labels is not None:
-                if first + len(held) > len(labels):
-                    raise CallError(
-                        "QR003",
-                        f"{len(labels)} labels for {first + len(held)} samples or more",
-                        facts=[("expected", f"at least {first + len(held)} labels"), ("got", str(len(labels)))],
-                        fixes=["give one label for each sample, in their order, or omit --labels"],
-                    )
-                held = tuple(
-                    replace(s, label=as_label(labels[first + at], labels.dtype.kind == "O"))
-                    for at, s in enumerate(held)
-                )
-            yield Chunk(index, first, held)
-
-
-_NOT_STATED = ("QR005", "QR012")
-"""Errors that every sample has: the call does not say how to read images, or Pillow is missing."""
-
-
-def check_first(models: Sequence[Model], sample: Sample | None) -> None:
-    """Check that the first sample fits the models' inputs, before anything runs. Raises QrunError if not."""
-    if sample is not None and isinstance(sample.feed, QrunError) and sample.feed.code in _NOT_STATED:
-        raise sample.feed
-    if sample is None or not isinstance(sample.feed, Mapping):
-        return
-    for model in models:
-        feed = fitting_feed(model, sample.feed)
-        check_feeds(model, feed, dict.fromkeys(feed, sample.name))
-
-
-def fitting_feed(model: Model, feed: Mapping[str, Array]) -> Mapping[str, Array]:
-    """The feed under the model's input names, repeated along the batch axis if the model fixes a batch size."""
-    feed = rename_inputs(model, feed)
-    axis = Axis.of(model)
-    axis.check_rows(model, feed)
-    size = axis.size
-    return {name: np.repeat(array, size, axis=0) for name, array in feed.items()} if size and size > 1 else feed
-
-
+TRIED = 2
+"""Chunks that run here before more processes are started: the first may load and compile, so the second is timed."""
 WORTH = 3.0
 """Seconds of work above which more processes pay off; they take about half a second to start."""
 FAILURES = 100
@@ -160,7 +42,7 @@ Progress = Callable[["Running"], None]
 @frozen
 class ModelScores:
     """The scores of one model. label: its name; failed: samples that it could not run; health: if it was requested;
-    classes, confused: with labels that are numbers."""
+    classes, confused: with labels that are numbers. positions: of language models."""
 
     label: str
     sha256: str
@@ -171,6 +53,7 @@ class ModelScores:
     health: Health | None = optional_field(None)
     classes: tuple[ClassScore, ...] = optional_field(())
     confused: tuple[Confusion, ...] = optional_field(())
+    positions: tuple[PositionScore, ...] = optional_field(())
 
 
 @frozen
@@ -181,10 +64,11 @@ class Evaluation(InNotebook):
     against:   the reference of the models, "" without one. failures: the first failures; failed: failed samples.
     stopped:   why not all samples were evaluated, "" if they were.
     seconds:   time of this call; resumed: the number of samples from an earlier call; workers: processes.
-    seconds_per_sample: for each model the time of a plain run, the median of the later half of its runs; None for
-               fewer than four runs, in another runtime, and while health is counted.
+    seconds_per_sample: for each model the time of a plain run (for language models: of a token), the median of the
+               later half of its runs; None for fewer than four runs, in another runtime, and while health is counted.
     converted: the inputs of the first sample that were made of images or cast, and how; options: what other commands
                need to read the samples in the same way. arith: the arithmetic of the models.
+    tokens:    for language models, the number of tokens that each of them predicts; their samples are sequences.
     """
 
     source: str
@@ -203,6 +87,7 @@ class Evaluation(InNotebook):
     converted: tuple[str, ...] = optional_field(())
     options: tuple[str, ...] = optional_field(())
     arith: str = optional_field("exact")
+    tokens: int = optional_field(0)
 
     def __repr__(self) -> str:
         names = ", ".join(model.label for model in self.models[:3]) + (", ..." if len(self.models) > 3 else "")
@@ -225,8 +110,9 @@ class Evaluation(InNotebook):
         return next((score for score in scores if score.metric == name), None)
 
     def agreement(self, model: int) -> Score | None:
-        """How often a model agrees with its reference: the first `argmax` score, or for strings the first `equal`."""
-        return self.score(model, "argmax") or self.score(model, "equal")
+        """How often a model agrees with its reference: the first `argmax` score, or for strings the first `equal`, or
+        for language models `next_token`."""
+        return self.score(model, "argmax") or self.score(model, "equal") or self.score(model, "next_token")
 
 
 @frozen
@@ -246,17 +132,29 @@ class Evaluator:
     """Adds up the results of chunks. `_Walk` passes them in the order of the samples.
 
     rows: the label, SHA-256 and output names of each model. to: for each model, the place of the model that its scores
-    are compared with, or None. classes: the names of the classes, as far as known.
+    are compared with, or None. classes: the names of the classes, as far as known. tokens: are samples sequences of
+    tokens?
     """
 
     def __init__(
-        self, rows: Sequence[tuple[str, str, Sequence[str]]], to: Sequence[int | None], classes: Sequence[str] = ()
+        self,
+        rows: Sequence[tuple[str, str, Sequence[str]]],
+        to: Sequence[int | None],
+        classes: Sequence[str] = (),
+        tokens: bool = False,
     ) -> None:
         self._rows, self._to, self._classes = rows, to, classes
-        self.tallies = [Tally(outputs) for _, _, outputs in rows]
+        self.tallies: Sequence[Tally | TokenTally]
+        self._paired: Mapping[int, Paired | TokenPairs]
+        pairs = [(place, other) for place, other in enumerate(to) if other is not None]
+        if tokens:
+            self.tallies = made = [TokenTally(outputs[0]) for _, _, outputs in rows]
+            self._paired = {place: TokenPairs(made[other], made[place]) for place, other in pairs}
+        else:
+            self.tallies = [Tally(outputs) for _, _, outputs in rows]
+            self._paired = {place: Paired() for place, _ in pairs}
         self._counts: dict[int, InnerCounts] = {}
         self._times: list[list[float]] = [[] for _ in rows]
-        self._paired = {place: Paired() for place, other in enumerate(to) if other is not None}
         self.samples = 0
         self.failed = self.unreadable = 0
         self.failures: list[Failure] = []
@@ -279,6 +177,11 @@ class Evaluator:
         for place, paired in self._paired.items():
             if place < len(done.columns):
                 paired.add(done.columns[self._to[place] or 0], done.columns[place])
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens that each language model predicted."""
+        return max((tally.tokens for tally in self.tallies if isinstance(tally, TokenTally)), default=0)
 
     @property
     def seconds_per_sample(self) -> tuple[float | None, ...]:
@@ -310,6 +213,7 @@ class Evaluator:
                     health_of(place, self._counts[place]) if place in self._counts else None,
                     tally.classes(self._classes),
                     tally.confused(self._classes)[:CONFUSED],
+                    tally.positions() if isinstance(tally, TokenTally) else (),
                 )
             )
         return tuple(made)
@@ -327,7 +231,7 @@ def walk(
     folder: where finished chunks are kept, "" for nowhere. Raises CallError if samples or metrics do not fit the
     models, and whatever workers raise. The result lists failed samples; with fail_fast the first failure is the end.
     """
-    axis = Axis.of(setup.models[0])
+    axis = Axis(1) if setup.job.decoders else Axis.of(setup.models[0])
     batch = axis.size or (setup.job.wishes.batch if axis.size is None else 1)
     source = SampleChunks(samples, setup, batch)
     store = Store(folder, source.identity(), resume) if folder else None
@@ -340,7 +244,7 @@ class _Walk:
 
     def __init__(self, setup: Setup, source: SampleChunks, store: Store | None, kept: set[int]) -> None:
         self._setup, self._source, self._store, self._kept = setup, source, store, set(kept)
-        self._counted = Evaluator(setup.rows, setup.to, setup.classes)
+        self._counted = Evaluator(setup.rows, setup.to, setup.classes, bool(setup.job.decoders))
         self._early: dict[int, Done] = {}
         self._names: dict[int, str] = {}
         self._next = 0
@@ -384,6 +288,7 @@ class _Walk:
             counted.seconds_per_sample,
             *self._conversion(),
             self._setup.job.wishes.arith,
+            counted.tokens,
         )
 
     def _conversion(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -414,15 +319,20 @@ class _Walk:
             yield from dask(job, chunks, wishes.dask)
             return
 
-        jobs = wishes.jobs
+        jobs, here = wishes.jobs, serial(job, chunks, wishes.threads)
         if jobs is None:
-            start, before = perf_counter(), self.ran
-            yield from serial(job, islice(chunks, 1), wishes.threads)
-            per_sample = (perf_counter() - start) / max(self.ran - before, 1)
+            per_sample = 0.0
+            for _ in range(TRIED):
+                start, before = perf_counter(), self.ran
+                yield from islice(here, 1)
+                seconds = perf_counter() - start
+                per_sample = seconds / (self.ran - before) if self.ran > before else per_sample
+                if seconds > WORTH:
+                    break
             left = None if self._source.total is None else self._source.total - self._counted.samples
             jobs = usable_cpus() if left is None or left * per_sample > WORTH else 1
         self.workers = jobs
-        yield from serial(job, chunks, wishes.threads) if jobs == 1 else processes(job, chunks, jobs)
+        yield from here if jobs == 1 else processes(job, chunks, jobs)
 
     def _note_names(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
         for chunk in chunks:

@@ -11,7 +11,9 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from qrun.errors import FULL_NAMES, CallError, choose, suggest
-from qrun.evaluating.evaluation import Evaluation, Progress, check_first, walk
+from qrun.evaluating.chunks import check_first
+from qrun.evaluating.evaluation import Evaluation, Progress, walk
+from qrun.evaluating.job import Job, RuntimeModel, Setup, Wishes
 from qrun.evaluating.metrics import own_metric
 from qrun.evaluating.samples import (
     Axis,
@@ -23,9 +25,10 @@ from qrun.evaluating.samples import (
     open_samples,
     read_labels,
 )
-from qrun.evaluating.work import Job, RuntimeModel, Setup, Wishes
+from qrun.evaluating.tokens import TokenWindows
 from qrun.io.classes import read_classes
 from qrun.io.conversion import Conversion
+from qrun.io.decoder import decoder_of
 from qrun.ir import Array, Model
 from qrun.ir.load import load
 from qrun.memory import Budget, default_limit
@@ -47,10 +50,18 @@ def evaluate_models(
     stdin: IO[bytes] | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """Evaluate models. samples: SPECs as for --inputs, or an iterable for `StreamedSamples`. Raises QrunError."""
+    """Evaluate models. samples: SPECs as for --inputs, or an iterable for `StreamedSamples`; not used with tokens.
+    Raises QrunError."""
     check_arith(wishes.arith)
     loaded = [model if isinstance(model, Model) else load(model) for model in models]
     budget = Budget(default_limit() if wishes.max_memory is None else wishes.max_memory)
+    if wishes.tokens is not None:
+        _check_tokens_alone(samples, wishes)
+        setup = _setup(loaded, models, wishes, None, None)
+        decoders = setup.job.decoders[: len(setup.models)]
+        windows = TokenWindows(wishes.tokens, setup.models, decoders, wishes.context, budget)
+        setup = replace(setup, order=_order(windows, None, wishes))
+        return walk(setup, windows, wishes.output, wishes.resume, progress)
     specs = [samples] if isinstance(samples, (str, Path)) else samples
     given: DataSet | StreamedSamples
     if isinstance(specs, (list, tuple)) and all(isinstance(spec, (str, Path)) for spec in specs):
@@ -91,6 +102,25 @@ def evaluate_models(
     return walk(setup, given, wishes.output, wishes.resume, progress)
 
 
+def _check_tokens_alone(samples: object, wishes: Wishes) -> None:
+    """Raise CallError for options that mean nothing where samples are tokens."""
+    given = {
+        "--inputs": not isinstance(samples, (tuple, list)) or bool(samples),
+        "--labels": wishes.labels is not None,
+        "--classes": bool(wishes.classes),
+        "--image": bool(wishes.image),
+        "--cast": wishes.cast,
+        "--metric": bool(wishes.metrics),
+        "--health": wishes.health,
+        "--batch": wishes.batch != 1,
+    }
+    wrong = [name for name, is_given in given.items() if is_given]
+    if wrong:
+        what = f"--tokens does not go with {wrong[0]}"
+        facts = [("got", " ".join(["--tokens", *wrong]))]
+        raise CallError("QR005", what, facts=facts, fixes=[f"omit {' and '.join(wrong)}"])
+
+
 def _order(samples: DataSet | StreamedSamples, labels: Array | None, wishes: Wishes) -> Sequence[int] | None:
     """The places of the samples in the order of evaluation; None: in their own order. Raises CallError."""
     order: Sequence[int] | None = None
@@ -117,9 +147,11 @@ def _setup(
     order: Sequence[int] | None,
     labels: Array | None,
 ) -> Setup:
-    """Make the setup of an evaluation. The job's sides are the models, then their references. With labels or custom
-    metrics, a reference is scored too. The models' scores are compared with its scores, or else the first model's."""
-    judged = wishes.labels is not None or bool(wishes.metrics)
+    """Make the setup of an evaluation. The job's sides are the models, then their references. With labels, custom
+    metrics or tokens, a reference is scored too. The models' scores are compared with its scores, or else the first
+    model's."""
+    tokens = wishes.tokens is not None
+    judged = wishes.labels is not None or bool(wishes.metrics) or tokens
     sides = [RuntimeModel(_portable(model, data, bool(wishes.dask))) for model, data in zip(models, given, strict=True)]
     rows = [_row(model) for model in models]
     known, against = list(models), ""
@@ -139,7 +171,8 @@ def _setup(
                 "QR005", f"against {wishes.against!r} does not exist", facts=facts, fixes=[f"did you mean {near!r}?"]
             )
         other = load(wishes.against)
-        _alike(models, other)
+        if not tokens:
+            _alike(models, other)
         references = [len(sides)] * len(models)
         sides.append(RuntimeModel(_portable(other, wishes.against, bool(wishes.dask))))
         against, added = other.label, [_row(other)]
@@ -152,8 +185,14 @@ def _setup(
         rows += added
         references += [None] * len(added)
         to += [None] * len(added)
-    _same_batch(known)
-    job = Job(tuple(sides), tuple(references), replace(wishes, labels=None))
+    decoders = [decoder_of(model) for model in known] if tokens else []
+    if tokens:
+        decoders += decoders[: len(sides) - len(known)]
+        rows = [(label, sha256, (decoders[at].logits,)) for at, (label, sha256, _) in enumerate(rows)]
+    else:
+        _same_batch(known)
+    own = replace(wishes, labels=None, tokens=None)
+    job = Job(tuple(sides), tuple(references), own, tuple(decoders))
     return Setup(job, tuple(known), tuple(rows), tuple(to), against, order, labels)
 
 
@@ -210,7 +249,7 @@ def _alike(models: Sequence[Model], other: Model) -> None:
 
 def evaluate(
     models: str | os.PathLike[str] | bytes | onnx.ModelProto | Model | Sequence[Any],
-    samples: str | os.PathLike[str] | Sequence[str] | Iterable[Any],
+    samples: str | os.PathLike[str] | Sequence[str] | Iterable[Any] = (),
     *,
     labels: str | Sequence[int] | Sequence[str] | Array | None = None,
     against: str | os.PathLike[str] = "",
@@ -226,6 +265,9 @@ def evaluate(
     image: str = "",
     cast: bool = False,
     arith: Arith = "exact",
+    tokens: str | os.PathLike[str] | Array | None = None,
+    context: int | None = None,
+    step: int | None = None,
 ) -> Evaluation:
     """Judge models on samples, as ``qrun eval`` does.
 
@@ -242,6 +284,8 @@ def evaluate(
     health:  also count values inside the models, see `Health`.
     classes: a file of class names. image: how images become inputs, as ``size=224 color=rgb scale=1/255``.
     cast:    convert arrays in files to the element types of the inputs.
+    tokens:  in place of samples, for language models: a file or an array of token numbers, integers [tokens] or
+             [sequences, length]. context: tokens per window of the former. step: tokens per run of a model with caches.
 
     Raises QrunError.
     """
@@ -262,6 +306,9 @@ def evaluate(
         image=tuple(image.split()),
         cast=cast,
         arith=arith,
+        tokens=os.fspath(tokens) if isinstance(tokens, (str, os.PathLike)) else tokens,
+        context=context,
+        step=step,
     )
     files = [os.fspath(samples)] if isinstance(samples, (str, os.PathLike)) else samples
     return evaluate_models([_source(model) for model in several], files, wishes)

@@ -21,7 +21,7 @@ import numpy as np
 from qrun.documents.record import Item, decode, encode
 from qrun.errors import CallError
 from qrun.evaluating.health import plain, restore_counts
-from qrun.evaluating.work import Done, Failure
+from qrun.evaluating.job import Done, Failure
 from qrun.io.files import check_folder, replace_file, write_error
 from qrun.io.storable import storable
 from qrun.ir import Array

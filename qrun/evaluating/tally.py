@@ -11,8 +11,8 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.documents.record import optional_field
+from qrun.evaluating.job import Done
 from qrun.evaluating.statistics import Blocks, Interval, Pairs, decibels_of, mean_of, wilson
-from qrun.evaluating.work import Done
 from qrun.ir import Array
 
 WORST = 5
@@ -33,6 +33,10 @@ TITLES = {
     "max_abs": "max abs error",
     "cosine": "cosine",
     "sqnr_db": "SQNR",
+    "next_token": "next-token agreement",
+    "kl_mean": "KL divergence, mean",
+    "kl_p99": "KL divergence, p99",
+    "perplexity": "perplexity",
 }
 """The name of each metric in tables."""
 
@@ -42,9 +46,10 @@ class Score:
     """A metric of one model with the limits of its 95 % interval.
 
     metric: ``top1``, ``top5``, ``argmax``, ``equal`` (for strings), ``mean_abs``, ``max_abs`` (over all samples,
-            without limits), ``cosine``, ``sqnr_db`` or a custom metric. output: "" for labels and custom metrics.
+            without limits), ``cosine``, ``sqnr_db`` or a custom metric; for language models ``next_token``, ``kl_mean``
+            and ``kl_p99`` (in nats, without limits) and ``perplexity``. output: "" for labels and custom metrics.
     low, high: None if the samples do not determine limits: if there is only one, or if all are alike.
-    count:  the number of samples.
+    count:  the number of samples; for language models, of tokens that are predicted.
     """
 
     metric: str
@@ -59,9 +64,9 @@ class Score:
 class PairedDifference:
     """The difference between a model and another on the same samples.
 
-    to: the other model's place. metric: ``top1``, or a custom metric; value: this model's minus the other's, with its
-    limits, None as in `Score`. won, lost: samples that only this model, or only the other, has right; p: McNemar's p.
-    These are None for custom metrics.
+    to: the other model's place. metric: ``top1``, ``perplexity`` or a custom metric; value: this model's minus the
+    other's, with its limits, None as in `Score`. won, lost: samples that only this model, or only the other, has right;
+    p: McNemar's p. These are None for other metrics.
     """
 
     to: int

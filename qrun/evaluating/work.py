@@ -1,139 +1,35 @@
-"""The work on one chunk of samples: a worker runs it through all models, in this process, in other processes or in a
-Dask cluster. Also the records of a call's options (`Wishes`) and results."""
+"""The work on one chunk of samples: a worker runs it through all models."""
 
 from __future__ import annotations
 
-import logging
-import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
-from functools import cached_property, partial
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qrun.declare.frozen import frozen
-from qrun.errors import CallError, QrunError, RunError, UnsupportedError
+from qrun.errors import CallError, QrunError
+from qrun.evaluating.decoding import logits_of
 from qrun.evaluating.health import InnerCounts
+from qrun.evaluating.job import Chunk, Done, Failure, Job
+from qrun.evaluating.likelihood import score_tokens, table
 from qrun.evaluating.metrics import compute_metrics, own_metric
 from qrun.evaluating.samples import Axis, Feed, Label, Sample, rename_inputs
+from qrun.evaluating.tokens import TOKENS, sequence_of
+from qrun.io.decoder import Decoder
 from qrun.ir import Array, Model
 from qrun.ir.compound import batch_rows, tensors
 from qrun.ir.load import load
 from qrun.ir.types import describe
-from qrun.ops import Arith
-from qrun.ops._plugins import load_custom, loaded_files
-from qrun.running.cpus import usable_cpus
-from qrun.running.crew import AHEAD, TRIES, run_in_crew
+from qrun.ops._plugins import load_custom
 from qrun.running.session import Session
 
 if TYPE_CHECKING:
-    from distributed import Client
-
     from qrun.peers import Peer
 
-
-@frozen
-class RuntimeModel:
-    """A model and the runtime to run it in. model: path or bytes; runtime: "" for qrun, ``ort`` or ``onnx-ref``; arith:
-    qrun's arithmetic, "" for that of the options."""
-
-    model: str | bytes
-    runtime: str = ""
-    arith: Arith = ""
-
-
-@frozen
-class Wishes:
-    """The options of an evaluation, those of ``qrun eval``.
-
-    labels: a file, or integers, or strings; "folders": the names of the samples' folders. classes: a file of class
-    names. image, cast: see `Conversion`. jobs: processes; None: one per CPU if that pays off. against: a model, one of
-    RUNTIMES, or an arithmetic of qrun: ``exact`` or an integer engine. batch: samples per run if the batch axis is
-    free. metrics: custom metrics, ``module:function``.
-    shuffle: a seed. until_sure: stop once the first share's interval is this narrow (0.01: one point).
-    """
-
-    labels: str | Array | None = None
-    against: str = ""
-    batch: int = 1
-    limit: int | None = None
-    shuffle: int | None = None
-    metrics: tuple[str, ...] = ()
-    until_sure: float | None = None
-    fail_fast: bool = False
-    jobs: int | None = None
-    threads: int | None = None
-    dask: str = ""
-    output: str = ""
-    resume: bool = False
-    health: bool = False
-    backend: str | None = None
-    arith: Arith = "exact"
-    max_memory: int | None = None
-    max_time: float | None = None
-    classes: str = ""
-    image: tuple[str, ...] = ()
-    cast: bool = False
-
-
-@frozen
-class Job:
-    """The work to do for every sample.
-
-    sides:   the models, then their references.
-    against: for each model, the place of its reference in `sides`, or None.
-    wishes:  the call's options, without its labels.
-    custom:  the files of custom operators, which each process loads.
-    """
-
-    sides: tuple[RuntimeModel, ...]
-    against: tuple[int | None, ...]
-    wishes: Wishes
-    custom: tuple[str, ...] = field(default_factory=loaded_files)
-
-
-@frozen
-class Chunk:
-    """Neighbouring samples. first: the place of the first one among all samples."""
-
-    index: int
-    first: int
-    samples: tuple[Sample, ...]
-
-
-@frozen
-class Failure:
-    """A sample that could not be read or run. side: the place of the model in the job's sides;
-    None if the sample could not be read, or its process died."""
-
-    place: int
-    sample: str
-    side: int | None
-    code: str
-    name: str
-    message: str
-
-
-@frozen
-class Done:
-    """The results of a chunk.
-
-    columns:  for each model, the columns of `metrics`, float64 [samples], NaN where a sample failed.
-    outputs:  for each model, the outputs of the samples that ran in all models (`ran`: their places), by name.
-    health:   counts by place of the model. times: for each model, the seconds per sample of each run, in order.
-    """
-
-    index: int
-    first: int
-    count: int
-    columns: tuple[dict[str, Array], ...]
-    failures: tuple[Failure, ...] = ()
-    outputs: tuple[dict[str, Array], ...] = ()
-    ran: tuple[int, ...] = ()
-    health: Mapping[int, InnerCounts] = field(default_factory=dict)
-    times: tuple[tuple[float, ...], ...] = ()
+LOGITS = "logits"
+"""The name under which a run of a decoder returns its logits."""
 
 
 class Worker:
@@ -145,7 +41,7 @@ class Worker:
         self.job = job
         self._threads = threads
         self._runs = [
-            _Run(side, job, threads, job.wishes.health and not side.runtime and place < len(job.against))
+            _Run(place, job, threads, job.wishes.health and not side.runtime and place < len(job.against))
             for place, side in enumerate(job.sides)
         ]
         self._own = {spec: own_metric(spec) for spec in job.wishes.metrics}
@@ -169,8 +65,12 @@ class Worker:
                 ran.append(place)
                 rows.append([result for result in results if isinstance(result, dict)])
         labels = {place: sample.label for place, sample, _ in good}
-        columns = tuple(self._columns(chunk, ran, rows, labels, model) for model in range(len(self.job.against)))
-        wanted = range(len(columns) if self.job.wishes.output else 0)
+        models = range(len(self.job.against))
+        if self.job.decoders:
+            columns = tuple(self._token_columns(chunk, ran, rows, model) for model in models)
+        else:
+            columns = tuple(self._columns(chunk, ran, rows, labels, model) for model in models)
+        wanted = models if self.job.wishes.output and not self.job.decoders else ()
         kept = tuple(_join_rows([row[model] for row in rows]) for model in wanted)
         where = chunk.index, chunk.first, len(chunk.samples)
         times = tuple(run.take_times() for run in self._runs[: len(self.job.against)])
@@ -198,12 +98,25 @@ class Worker:
                 column[place - chunk.first] = value
         return made
 
+    def _token_columns(
+        self, chunk: Chunk, ran: Sequence[int], rows: Sequence[Sequence[dict[str, Array]]], model: int
+    ) -> dict[str, Array]:
+        against = self.job.against[model]
+        scored: list[dict[str, Array] | None] = [None] * len(chunk.samples)
+        for place, row in zip(ran, rows, strict=True):
+            at = place - chunk.first
+            own, other = row[model][LOGITS], None if against is None else row[against][LOGITS]
+            targets = sequence_of(chunk.samples[at])[0, 1:]
+            scored[at] = score_tokens(own[:-1], None if other is None else other[:-1], targets)
+        return table(scored)
+
 
 class _Run:
     """Runs one side of a job. It loads the model when the first sample comes."""
 
-    def __init__(self, side: RuntimeModel, job: Job, threads: int | None, counts: bool) -> None:
-        self._side, self._job, self._threads = side, job, threads
+    def __init__(self, place: int, job: Job, threads: int | None, counts: bool) -> None:
+        self._side, self._job, self._threads = job.sides[place], job, threads
+        self._decoder = job.decoders[place] if job.decoders else None
         self.counts = InnerCounts() if counts else None
         self._times: list[float] = []
 
@@ -248,6 +161,8 @@ class _Run:
         size = self.axis.size or (batch if self.axis.size is None else 1)
         _ = self._session  # load first, so that a model that cannot run does not count as a failed sample
         found: list[dict[str, Array] | QrunError] = []
+        if self._decoder is not None:
+            return [self._alone(feed) for feed in feeds]
         for start in range(0, len(feeds), size):
             group = feeds[start : start + size]
             try:
@@ -258,9 +173,21 @@ class _Run:
 
     def _alone(self, feed: Feed) -> dict[str, Array] | QrunError:
         try:
-            return self._group([feed])[0]
+            return self._group([feed])[0] if self._decoder is None else self._sequence(self._decoder, feed)
         except QrunError as error:
             return error
+
+    def _sequence(self, decoder: Decoder, feed: Feed) -> dict[str, Array]:
+        """The logits after each token of a sequence."""
+        tokens, start = feed[TOKENS], perf_counter()
+        made = logits_of(self._outputs, decoder, tokens, self._job.wishes.step)
+        if not self._side.runtime:
+            self._times.append((perf_counter() - start) / tokens.size)
+        return {LOGITS: made}
+
+    def _outputs(self, feed: Feed, names: Sequence[str]) -> Mapping[str, Array]:
+        session = self._session
+        return session.run(feed, names) if isinstance(session, Session) else session.execute(feed, names).outputs
 
     def _group(self, group: Sequence[Feed]) -> list[dict[str, Array]]:
         rows = len(group)
@@ -330,172 +257,3 @@ def _join_rows(rows: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
 def _failure(place: int, sample: Sample, side: int | None, error: QrunError) -> Failure:
     got = dict(error.facts).get("got", "")
     return Failure(place, sample.name, side, error.code, error.name, f"{error.message}{f': got {got}' if got else ''}")
-
-
-def describe_job(job: Job) -> dict[str, Any]:
-    """A description of the job, for `Store`: jobs that differ in it have different results."""
-    wishes = job.wishes
-    return {
-        "batch": wishes.batch,
-        "metrics": list(wishes.metrics),
-        "backend": wishes.backend,
-        "arith": wishes.arith,
-        "keep": bool(wishes.output),
-        "health": wishes.health,
-        "image": list(wishes.image) or None,
-        "cast": wishes.cast or None,
-        "against": list(job.against),
-        "runtimes": [side.runtime or side.arith for side in job.sides],
-    }
-
-
-@frozen
-class Setup:
-    """An evaluation, ready to begin.
-
-    rows, to: as in `Evaluator`. against: the label of the models' reference; "" without one.
-    order:    places of the samples in the order of evaluation; None: in their own order. labels: of all samples.
-    classes:  the names of the classes; () if they are not known.
-    """
-
-    job: Job
-    models: tuple[Model, ...]
-    rows: tuple[tuple[str, str, Sequence[str]], ...]
-    to: tuple[int | None, ...]
-    against: str
-    order: Sequence[int] | None
-    labels: Array | None
-    classes: tuple[str, ...] = ()
-
-
-ANSWERS = 10.0
-"""Seconds to wait for a Dask scheduler's answer."""
-
-
-def serial(job: Job, chunks: Iterator[Chunk], threads: int | None) -> Iterator[Done]:
-    """Run the chunks in this process."""
-    worker = Worker(job, threads)
-    for chunk in chunks:
-        yield worker.work(chunk)
-
-
-def processes(job: Job, chunks: Iterator[Chunk], jobs: int) -> Iterator[Done]:
-    """Run the chunks in `jobs` processes. If a chunk kills its process every time, its samples fail."""
-    yield from run_in_crew(partial(_worker, job), chunks, jobs, _lost)
-
-
-def _worker(job: Job, threads: int) -> Callable[[Chunk], Done]:
-    return Worker(job, threads).work
-
-
-def _lost(chunk: Chunk) -> Done:
-    failures = tuple(
-        Failure(
-            place, sample.name, None, "QR015", "backend-crashed", f"the process that worked on it died {TRIES} times"
-        )
-        for place, sample in enumerate(chunk.samples, chunk.first)
-    )
-    return Done(chunk.index, chunk.first, len(chunk.samples), (), failures)
-
-
-def dask(job: Job, chunks: Iterator[Chunk], address: str) -> Iterator[Done]:
-    """Run the chunks on a Dask cluster; ``local:4`` starts one of four processes here.
-
-    Raises UnsupportedError without the package ``distributed``, RunError if the cluster fails. Hides Dask's log
-    messages about workers that come and go.
-    """
-    try:
-        import distributed  # noqa: F401 - is it there?
-    except ImportError as error:
-        raise UnsupportedError(
-            "QR012",
-            "--dask needs the package distributed",
-            facts=[("got", str(error))],
-            fixes=["pip install 'onnx-qrun[dask]'"],
-        ) from None
-    logging.disable(logging.CRITICAL)
-    try:
-        with _client(address) as client:
-            yield from _tasks(client, job, chunks)
-    except QrunError:
-        raise
-    except Exception as error:
-        raise RunError(
-            "QR011",
-            f"the Dask cluster at {address} failed: {type(error).__name__}: {error}",
-            fixes=["start it again; with -o DIR, --resume continues from the finished part"],
-        ) from None
-    finally:
-        logging.disable(logging.NOTSET)
-
-
-def _tasks(client: Client, job: Job, chunks: Iterator[Chunk]) -> Iterator[Done]:
-    """Yield the results of all chunks. A chunk whose task the scheduler forgot, as the only worker with the job was
-    lost, is submitted again with the job, up to TRIES times."""
-    from distributed import as_completed
-
-    def scatter() -> Any:
-        return client.scatter([pickle.dumps(job)], broadcast=True)[0]
-
-    def submit(chunk: bytes, tries: int) -> None:
-        future = client.submit(_remote, shared, chunk, pure=False, retries=TRIES)
-        submitted[future.key] = chunk, tries
-        running.add(future)
-
-    shared = scatter()
-    room = max(len(client.scheduler_info()["workers"]), 1) * AHEAD
-    running = as_completed(with_results=True, raise_errors=False)
-    submitted: dict[Any, tuple[bytes, int]] = {}
-    more = True
-    while more or submitted:
-        while more and len(submitted) < room:
-            chunk = next(chunks, None)
-            more = chunk is not None
-            if chunk is not None:
-                submit(pickle.dumps(chunk), 1)
-        if submitted:
-            future, result = next(running)
-            packed, tries = submitted.pop(future.key)
-            # not the future's status: it may have changed since, if its worker was lost
-            error = result[1] if isinstance(result, tuple) else result
-            if getattr(error, "reason", "") in _LOST and tries < TRIES:
-                shared = scatter()
-                submit(packed, tries + 1)
-                continue
-            if isinstance(error, BaseException):
-                raise error
-            yield result
-            future.release()
-
-
-_LOST = frozenset(["already forgotten", "lost dependencies"])
-"""Why Dask cancels a task whose data was lost with a worker."""
-
-
-def _client(address: str) -> Client:
-    from distributed import Client, LocalCluster
-
-    kind, _, count = address.partition(":")
-    try:
-        if kind == "local":
-            workers = int(count) if count else usable_cpus()
-            return Client(LocalCluster(workers, processes=True, threads_per_worker=1, dashboard_address=None))
-        return Client(address, timeout=ANSWERS)
-    except (OSError, ValueError) as error:
-        raise CallError(
-            "QR005",
-            f"no Dask scheduler answers at {address!r}",
-            facts=[("expected", "tcp://HOST:PORT, or local:4"), ("got", str(error))],
-        ) from None
-
-
-_remote_worker: tuple[bytes, Worker] | None = None
-
-
-def _remote(job: bytes, chunk: bytes) -> Done:
-    """Run a chunk in a worker of the cluster, which keeps the models of the last job.
-    Job and chunk are pickled, because Dask would take records apart."""
-    global _remote_worker
-    if _remote_worker is None or _remote_worker[0] != job:
-        _remote_worker = job, Worker(pickle.loads(job), 1)
-    return _remote_worker[1].work(pickle.loads(chunk))

@@ -24,6 +24,8 @@ else:
 SHAPE = "--shape"
 FULL = "full"
 """The source of an input, such as a mask, that qrun fills so that all of the other inputs counts."""
+EMPTY, COUNTED = "empty", "0, 1, 2 ..."
+"""The sources of a decoder's caches before the first token, and of its positions."""
 
 
 @frozen

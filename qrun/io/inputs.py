@@ -323,6 +323,10 @@ def read_inputs(
     sizes = fixed_sizes(model, shapes)
     feeds = gather(model, specs, budget, stream, conversion)
     feeds.symbols = dict(sizes.symbols)
+    if feeds.arrays and any(value.name not in feeds.arrays for value in model.inputs):
+        from qrun.io.decoder import complete
+
+        complete(model, feeds.arrays, feeds.sources)
     checked = check_feeds(
         model, feeds.arrays, feeds.sources, sizes=sizes, partial=random or not specs, written=feeds.written
     )

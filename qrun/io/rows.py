@@ -61,8 +61,8 @@ class RowFile:
         return shaped.astype(self.dtype, copy=False)
 
 
-class _RowArray(RowFile):
-    """An array in memory with the same interface, for arrays in Fortran order, whose rows are not contiguous."""
+class RowArray(RowFile):
+    """An array in memory with the same interface, such as one in Fortran order, whose rows are not contiguous."""
 
     def __init__(self, array: Array, source: str) -> None:
         self.dtype, self.shape, self.source, self._array = array.dtype, array.shape, source, array
@@ -138,7 +138,7 @@ def _array(stream: IO[bytes], source: str, budget: Budget, size: int | None = No
         )
     if fortran and len(shape) > 1:
         stream.seek(begin)
-        return _RowArray(read_array(stream, source, budget, limit), source)
+        return RowArray(read_array(stream, source, budget, limit), source)
     return RowFile(stream, begin + used, dtype, shape, source)
 
 

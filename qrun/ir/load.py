@@ -13,6 +13,7 @@ from qrun.declare.digest import Content
 from qrun.errors import CallError, ModelError, QrunError, UnsupportedError, absent, close_matches, some
 from qrun.ir import schema
 from qrun.ir.external import External, open_regular
+from qrun.ir.genai import GENAI, read_config
 from qrun.ir.graph import GraphContext, build_graph, refuse_bytes
 from qrun.ir.localfunctions import all_nodes, inline_functions, with_library
 from qrun.ir.messages import ModelProto
@@ -38,7 +39,8 @@ def load(
 ) -> Model:
     """Read a model, resolve its operators' versions and order its nodes.
 
-    model:  a path (external data is looked for beside it), the bytes of a file, or an onnx.ModelProto.
+    model:  a path (external data is looked for beside it), a folder of onnxruntime-genai, the bytes of a file, or an
+            onnx.ModelProto.
     source: the name in messages of a model that is no path.
     lifted: the file at the path, if it is already read.
     spared: files of external data may be missing; the model names them, and their tensors are 0.
@@ -50,7 +52,7 @@ def load(
         return _load_bytes(model, model.SerializeToString() if model.ByteSize() < 2**31 - 1 else b"", source, spared)
     if isinstance(model, bytes):
         return _load_bytes(parse(model, source or "the model"), model, source, spared)
-    path = _path(model)
+    path = model_file(model)
     lifted = lifted or lift(path)
     if lifted is not None and (proto := _parse(lifted.proto)) is not None:
         return _build(proto, path, source, lifted.size, "", lifted.payloads, lifted.content, spared)
@@ -59,9 +61,12 @@ def load(
     return _build(parse(data, str(path)), path, source, len(data), digest, content=Content(data), spared=spared)
 
 
-def _path(given: object) -> Path:
-    """A path. Raises CallError for anything else."""
+def model_file(given: object) -> Path:
+    """The path of a model's file: that of its decoder for a folder of onnxruntime-genai. Raises CallError for anything
+    that is no path, ModelError for a folder whose description is damaged."""
     if isinstance(given, (str, os.PathLike)):
+        if os.path.isfile(os.path.join(given, GENAI)):
+            return read_config(Path(given)).file
         return Path(given)
     facts = [("expected", "a path, bytes, or an onnx.ModelProto"), ("got", type(given).__name__)]
     raise CallError("QR005", "not a model", facts=facts)

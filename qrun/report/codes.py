@@ -100,7 +100,7 @@ Nothing else is imported: [tool.qrun] cannot name files with code.""",
 Types must match the model's, and shapes must fit; nothing is converted silently. --cast converts element types: it
 rounds floats to a smaller type. It refuses values out of range, and fractions for integer inputs. A dynamic size such as N
 has the same value in all inputs. Without any -i, all inputs are random with --seed (default 0); if only some are given, the
-others need --random. --shape image:1x3x224x224 or --shape N=4 fixes dynamic sizes of random inputs. Other dynamic sizes are 1.
+others need --random, except those of a decoder (qrun explain decoder). --shape image:1x3x224x224 or --shape N=4 fixes dynamic sizes of random inputs. Other dynamic sizes are 1.
 
 Random data: floats uniform in [-1,1), 8-bit and smaller integers over their full range, other integers 0 or 1.
 
@@ -135,6 +135,28 @@ was done. Pillow reads the files: pip install pillow.
 
 uint8 inputs take raw pixels; for int8 inputs, add mean=128. qrun refuses images with transparent pixels or 16 bits per
 channel, and ignores colour profiles.""",
+    "decoder": """\
+A decoder predicts the next token. qrun eval --tokens runs it over sequences of tokens, and qrun run fills what you leave out
+beside the tokens. qrun recognizes these names, as Hugging Face's exporters write them, by name and shape:
+
+  input_ids                    int64 or int32 [batch,seq]; or the only such input
+  attention_mask               [batch,total]: 1 for each token so far
+  position_ids                 [batch,seq]: 0, 1, 2 ...
+  use_cache_branch             [1]: whether the caches have tokens
+  past_key_values.0.key        [batch,heads,past,size], and .value; or past.0.key,
+                               past_key_0, past_0; the batch and past are free
+  present.0.key                the output that the cache gets next; or
+                               present_key_values.0.key, present_key_0, present_0
+  logits                       float [batch,seq,vocabulary]; or the only other output
+
+For other names, write a genai_config.json beside the model, as onnxruntime-genai does:
+
+  {"model": {"decoder": {"filename": "model.onnx",
+    "inputs": {"input_ids": "tokens", "past_key_names": "k_%d", "past_value_names": "v_%d"},
+    "outputs": {"logits": "scores", "present_key_names": "k_out_%d", "present_value_names": "v_out_%d"}}}}
+
+%d is the number of the layer. A folder with such a file is a model: qrun run folder/. A model with caches gets empty ones
+first, then what it returned, --step tokens at a time; one without gets whole sequences.""",
     "exit-codes": """\
     0  done, and the answer is yes
     1  done, and the answer is no: a finding at or above --fail-on, a difference

@@ -14,6 +14,7 @@ from qrun.evaluating.evaluation import Evaluation, ModelScores, Running
 from qrun.evaluating.tally import TITLES, PairedDifference, Score
 from qrun.ops import integer_engine
 from qrun.report.evaluationclasses import class_blocks
+from qrun.report.evaluationtokens import position_blocks, token_verdict, units
 from qrun.report.grid import Column, Grid
 from qrun.report.screen import BAD, GOOD, NAME, OPEN
 from qrun.report.sheet import Block, Sheet
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from qrun.evaluating.health import TensorHealth
     from qrun.report.progress import Progress
 
-_SHARES = ("top1", "top5", "argmax", "equal")
+_SHARES = ("top1", "top5", "argmax", "equal", "next_token")
 _TENSORS = 5
 """The number of tensors per model whose quantized values are shown."""
 _SURE = 0.05
@@ -74,8 +75,10 @@ def evaluation_sheet(found: Evaluation, gates: Sequence[Gate], markdown: bool = 
     )
     exact = any(score.metric == "sqnr_db" and score.value == float("inf") for m in found.models for score in m.scores)
     lines = ["SQNR exact: all elements are equal, so there is no noise and no interval."] if exact else []
+    lines += units([score for model in found.models for score in model.scores])
     blocks = [Block("Scores", scores, lines=lines)] if any(m.scores for m in found.models) else []
-    blocks += _differences(found) + class_blocks(found.models, names_of(found))
+    names = names_of(found)
+    blocks += _differences(found) + class_blocks(found.models, names) + position_blocks(found.models, names)
     blocks += _worst(found) + _health(found) + _failures(found)
     notes = [f"stopped early: {found.stopped}"] if found.stopped else []
     return Sheet(blocks, verdict, style, (), about, notes, "qrun eval")
@@ -100,6 +103,8 @@ def _lost(found: Evaluation) -> str:
 
 def _scored(found: Evaluation) -> tuple[str, str]:
     """The verdict about the samples that ran, and its style."""
+    if found.tokens:
+        return token_verdict(found, names_of(found)), OPEN
     apart = [
         (d.value, place, d) for place, model in enumerate(found.models) for d in model.differences if d.metric == "top1"
     ]
@@ -168,7 +173,8 @@ def names_of(found: Evaluation) -> list[str]:
 
 
 def _how(found: Evaluation) -> str:
-    parts = [f"{plural(found.samples, 'sample')} of {found.source}"]
+    what = f"{plural(found.samples, 'sequence')}, {plural(found.tokens, 'predicted token')}" if found.tokens else ""
+    parts = [f"{what or plural(found.samples, 'sample')} of {found.source}"]
     if found.arith != "exact":
         parts.append(f"arith {found.arith}")
     if found.against:
@@ -182,7 +188,7 @@ def _how(found: Evaluation) -> str:
     ]
     if times:
         told = [f"{time} ({name})" if len(times) > 1 else time for name, time in times]
-        parts.append(f"{', '.join(told)} a sample")
+        parts.append(f"{', '.join(told)} a {'token' if found.tokens else 'sample'}")
     if found.workers > 1:
         parts.append(f"{found.workers} processes")
     return "; ".join(parts)
@@ -210,6 +216,7 @@ def _columns(found: Evaluation) -> list[Column]:
     return [
         Column("model", shrink=2, cell=lambda row: names[id(row[0])] if row[1] is first[id(row[0])] else ""),
         *_COLUMNS,
+        Column("tokens" if found.tokens else "samples", right=True, optional=1, cell=lambda row: str(row[1].count)),
     ]
 
 
@@ -244,7 +251,6 @@ _COLUMNS = [
     Column("output", shrink=1, cell=lambda row: row[1].output),
     Column("value", right=True, cell=lambda row: value_text(row[1])),
     Column("95 % interval", right=True, cell=lambda row: limits_text(row[1])),
-    Column("samples", right=True, optional=1, cell=lambda row: str(row[1].count)),
 ]
 
 
@@ -267,10 +273,13 @@ def _differences(found: Evaluation) -> list[Block]:
                 else f"{points_text(row[2], row[2].low)} to {points_text(row[2], row[2].high)}"
             ),
         ),
-        Column("lost", right=True, optional=1, cell=lambda row: number(row[2].lost)),
-        Column("gained", right=True, optional=1, cell=lambda row: number(row[2].won)),
-        Column("p", right=True, optional=2, cell=lambda row: "-" if row[2].p is None else f"{row[2].p:.2g}"),
     ]
+    if not found.tokens:
+        columns += [
+            Column("lost", right=True, optional=1, cell=lambda row: number(row[2].lost)),
+            Column("gained", right=True, optional=1, cell=lambda row: number(row[2].won)),
+            Column("p", right=True, optional=2, cell=lambda row: "-" if row[2].p is None else f"{row[2].p:.2g}"),
+        ]
     legends = {"p": "p: chance of a split this uneven between equally good models (McNemar)."}
     return [Block("Differences on the same samples", Grid.of(columns, rows), legends=legends)]
 

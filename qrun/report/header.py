@@ -12,7 +12,7 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.documents.answers import FedInput, ModelFile
 from qrun.errors import some
-from qrun.io.feeds import FULL
+from qrun.io.feeds import COUNTED, EMPTY, FULL
 from qrun.ir import Model
 from qrun.ir.compound import tensors
 from qrun.ir.types import describe, sizes_text, type_name
@@ -77,7 +77,7 @@ def origin(source: str) -> str:
 
 def _is_random(source: str) -> bool:
     """Whether qrun generated the input."""
-    return source == FULL or source.startswith("random")
+    return source in (FULL, EMPTY, COUNTED) or source.startswith("random")
 
 
 def chance(sources: Mapping[str, str]) -> str:

@@ -42,7 +42,7 @@ from qrun.running.session import NodeEvent, RunResult
 
 if TYPE_CHECKING:
     from qrun.checking.rules import Finding
-    from qrun.documents.answers import OutputClasses, RunNode, RunOutput, TensorHistogram
+    from qrun.documents.answers import NamedClass, OutputClasses, RunNode, RunOutput, TensorHistogram
     from qrun.io.inputs import Feeds
     from qrun.running.coverage import Coverage
     from qrun.running.profiling import Profile
@@ -62,7 +62,8 @@ class RunReport:
     findings: None if the checks did not run.
     backend:  the requested name; label: the runtime with its version, "" for qrun itself.
     profile:  of the runs that came next; None if these would have taken long. threads: None if unknown.
-    classes:  the best classes of the outputs, if --classes names them. histograms: those of --hist.
+    classes:  the best classes of the outputs, if --classes names them. next_tokens: of a decoder, for each sequence the
+              tokens that are most likely next. histograms: those of --hist.
     coverage: what an integer engine computed.
     """
 
@@ -76,6 +77,7 @@ class RunReport:
     profile: Profile | None = None
     threads: int | None = None
     classes: Sequence[OutputClasses] = ()
+    next_tokens: Sequence[Sequence[NamedClass]] = ()
     histograms: Sequence[TensorHistogram] = ()
     coverage: Coverage | None = None
 
@@ -143,7 +145,11 @@ def _outputs(screen: Screen, values: Mapping[str, Array]) -> None:
 
 
 def _print_requested(screen: Screen, report: RunReport) -> None:
-    """Prints what --classes and --hist ask for."""
+    """Prints what --classes and --hist ask for, and the next tokens of a decoder."""
+    if report.next_tokens:
+        from qrun.report.nexttokens import print_tokens
+
+        print_tokens(screen, report.next_tokens)
     if report.classes:
         from qrun.report.classes import print_classes
 
@@ -308,6 +314,7 @@ def run_fields(report: RunReport) -> dict[str, Any]:
         "symbols": report.feeds.symbols,
         "outputs": output_records(result.outputs),
         **({"classes": report.classes} if report.classes else {}),
+        **({"next_tokens": report.next_tokens} if report.next_tokens else {}),
         **({"histograms": report.histograms} if report.histograms else {}),
         **({"coverage": report.coverage} if report.coverage else {}),
         "time_ms": report.median_ns / 1e6,

@@ -17,8 +17,9 @@ import pytest
 from evaluating.conftest import MODELS, Digits
 from helpers.cli import call, says
 
-from qrun.evaluating import work
-from qrun.evaluating.work import TRIES, Done, _tasks
+from qrun.evaluating import crews
+from qrun.evaluating.crews import TRIES, _tasks
+from qrun.evaluating.job import Done
 
 pytest.importorskip("distributed", reason="the package distributed is not installed")
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
@@ -161,5 +162,5 @@ def test_a_cluster_is_started_here(many: list[str]) -> None:
 
 
 def test_nobody_answers(many: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work, "ANSWERS", 0.5)
+    monkeypatch.setattr(crews, "ANSWERS", 0.5)
     says(call("eval", *many, "--dask", "tcp://127.0.0.1:9"), 2, "no Dask scheduler answers")

@@ -23,7 +23,7 @@ from scipy.stats import binomtest
 
 import qrun
 from qrun.evaluating.evaluation import Evaluator
-from qrun.evaluating.work import Done
+from qrun.evaluating.job import Done
 from qrun.ir import Array
 
 SCHEMA = json.loads(files("qrun").joinpath("schemas/eval-1.0.json").read_text())
