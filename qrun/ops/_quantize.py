@@ -26,6 +26,7 @@ _INTEGERS = {
         np.uint16,
         np.int16,
         np.int32,
+        np.uint32,
         ml_dtypes.uint4,
         ml_dtypes.int4,
         ml_dtypes.uint2,

@@ -208,7 +208,7 @@ def round_codes(q: Array, zero: Array | None, out: Array, counts: Counts) -> Non
         if zero is not None and zero.size == 1:
             offset: Any = int(zero.reshape(()))
         else:
-            offset = 0 if zero is None else zero.astype(np.int32).astype(q.dtype)
+            offset = 0 if zero is None else zero.astype(np.int64).astype(q.dtype)
         bottom, top = low - offset, high - offset
         counts.integers(q, bottom, top)
         np.clip(q, bottom, top, out=q)
