@@ -13,9 +13,8 @@ from qrun.ir.schema import QUARK, VAI
 from qrun.ops._context import note_scale, same_type
 from qrun.ops._granularity import Grain, grain
 from qrun.ops._op import Array, Context, Kernel, OpDef, Real, bad_attribute, one_of, op, refuse, require
-from qrun.ops._quantize import largest, narrow
+from qrun.ops._quantize import Counts, largest, narrow, round_codes
 from qrun.ops._signature import Form, Types
-from qrun.ops.quantizelinear import Counts, round_codes
 
 _HALVES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 _CODES = "int8 uint8 int16 uint16 int32 uint32 float16 bfloat16"
