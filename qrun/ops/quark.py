@@ -141,7 +141,7 @@ def _exponents(x: Array) -> Array:
 
 
 def _by_blocks(x: Array, axis: int, block_size: int, quantize: Callable[[Array], Array], ctx: Context) -> Array:
-    """`quantize` applied to blocks [..., count, block_size] along an axis, the last one filled with zeros.
+    """`quantize` applied to blocks [lanes, count, block_size] along an axis, the last one filled with zeros.
 
     As in Quark's library, a tensor of one axis ignores `axis`, and one number alone is returned unchanged.
     """
@@ -151,14 +151,15 @@ def _by_blocks(x: Array, axis: int, block_size: int, quantize: Callable[[Array],
     axis = 0 if x.ndim == 1 else axis
     require("axis", -x.ndim <= axis < x.ndim, f"{-x.ndim} to {x.ndim - 1}", axis)
     rows = np.moveaxis(x, axis, -1)
-    length = rows.shape[-1]
+    length, lanes = rows.shape[-1], x.size // rows.shape[-1]
     count = -(-length // block_size)
-    ctx.claim((*rows.shape[:-1], count * block_size), 8, "blocks")
-    padded = np.zeros((*rows.shape[:-1], count * block_size), np.float32)
-    padded[..., :length] = rows
+    ctx.claim((lanes, count * block_size), 32, "blocks")
+    padded = np.zeros((lanes, count * block_size), np.float32)
+    padded[:, :length] = rows.reshape(lanes, length)
     with np.errstate(all="ignore"):
-        made = quantize(padded.reshape(*rows.shape[:-1], count, block_size)).astype(np.float32)
-    return np.ascontiguousarray(np.moveaxis(made.reshape(padded.shape)[..., :length], -1, axis))
+        made = quantize(padded.reshape(lanes, count, block_size)).astype(np.float32)
+    made = made.reshape(padded.shape)[:, :length].reshape(rows.shape)
+    return np.ascontiguousarray(np.moveaxis(made, -1, axis))
 
 
 @_quark_op("BFPQuantizeDequantize", "BFPFixNeuron", {"T": ("float", "x")})
