@@ -20,7 +20,9 @@ _HALVES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 _CODES = "int8 uint8 int16 uint16 int32 uint32 float16 bfloat16"
 
 
-def _quark_op(name: str, former: str, types: Types, form: Form = "", computes: Real | None = None) -> Any:
+def _quark_op(
+    name: str, former: str, types: Types, form: Form = "", computes: Real | None = None
+) -> Callable[[Kernel], OpDef]:
     """Declare an operator under both its names. Returns the declaration of the current one."""
 
     def declare(kernel: Kernel) -> OpDef:
