@@ -1,8 +1,9 @@
-"""Domains of other tools' operators: which tool writes them, and what to export instead."""
+"""Domains of other tools' operators: which tool writes them, whether qrun runs some, and what to export instead."""
 
 from __future__ import annotations
 
 from qrun.declare.frozen import frozen
+from qrun.ir.schema import MCT, QUARK, VAI, VENDORS
 
 _QDQ = "QuantizeLinear and DequantizeLinear of ai.onnx"
 
@@ -18,16 +19,19 @@ class ForeignDomain:
 
     def why(self, domain: str) -> str:
         """The sentence that says whose domain this is."""
-        return f"domain {domain!r} belongs to {self.writer}, not to ONNX; qrun does not run it."
+        runs = f"runs the operators that `qrun ops {domain}` lists" if domain in VENDORS else "does not run it"
+        return f"domain {domain!r} belongs to {self.writer}, not to ONNX; qrun {runs}."
 
 
 _DOMAINS = {
-    "com.amd.quark": ForeignDomain(
-        "AMD Quark", f"quantize again with quant_format=QuantFormat.QDQ, which writes {_QDQ}"
-    ),
-    "com.vai.quantize": ForeignDomain(
+    QUARK: ForeignDomain("AMD Quark", f"quantize again with quant_format=QuantFormat.QDQ, which writes {_QDQ}"),
+    VAI: ForeignDomain(
         "AMD's Vitis AI quantizer (vai_q_onnx)",
         f"quantize again with quant_format=QuantFormat.QDQ, which writes {_QDQ}",
+    ),
+    MCT: ForeignDomain(
+        "Sony's Model Compression Toolkit",
+        "export with quantization_format=QuantizationFormat.FAKELY_QUANT, which writes operators of ai.onnx",
     ),
     "aimet": ForeignDomain(
         "Qualcomm's AIMET", f"export with to_onnx_qdq() of the QuantizationSimModel, which writes {_QDQ}"

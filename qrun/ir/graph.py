@@ -328,7 +328,9 @@ def _unknown_domain(domain: str, op_type: str, node: str, scope: GraphContext) -
             ("known here", "ai.onnx 7-28, com.microsoft 1"),
         ],
         why=f"every node's domain needs an opset_import entry (ONNX IR){f'. {foreign.why(domain)}' if foreign else '.'}",
-        fixes=[foreign.instead]
+        fixes=[f"import {domain} with version 1"]
+        if domain in schema.VENDORS
+        else [foreign.instead]
         if foreign
         else [
             *([f"if this is {op_type} of ai.onnx, clear node.domain"] if known else []),

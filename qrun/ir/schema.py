@@ -24,6 +24,12 @@ DOMAINS = (*STANDARD, MS)
 QONNX = "qonnx.custom_op.general"
 FORMER = {"onnx.brevitas": QONNX, "finn.custom_op.general": QONNX}
 """Former names of a domain, which some files still use."""
+QUARK = "com.amd.quark"
+VAI = "com.vai.quantize"
+"""The domain of vai_q_onnx, whose operators have other names in its successor Quark."""
+MCT = "mct_quantizers"
+VENDORS = (QONNX, *FORMER, QUARK, VAI, MCT)
+"""Domains of quantizers that qrun runs operators of, though neither ONNX nor onnxruntime has them."""
 NAMELESS = ("Quant", "BipolarQuant")
 """Operators of QONNX that files of 2021 use without a domain; ai.onnx has none of these names."""
 ASSUMED = {MS: 1, QONNX: 1, **dict.fromkeys(FORMER, 1)}
@@ -71,7 +77,7 @@ def schema(domain: str, op_type: str, opset: int) -> Schema | None:
 
     onnx.defs takes 15 ms and 7 MB for its first answer, so what it says is kept in schemas.txt.
     """
-    if domain in (OWN, *ASSUMED) or not 1 <= opset < 2**31:
+    if domain in (OWN, MS, *VENDORS) or not 1 <= opset < 2**31:
         return None
     stored = opset in STANDARD.get(domain, ())
     return stored_schema(domain, op_type, opset) if stored else onnx_schema(domain, op_type, opset)

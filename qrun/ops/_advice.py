@@ -10,7 +10,7 @@ import numpy as np
 
 from qrun.ir import Array, Node
 from qrun.ir.foreign import foreign_domain
-from qrun.ir.schema import ASSUMED, DOMAINS, MS, OPSETS, schema
+from qrun.ir.schema import DOMAINS, MS, OPSETS, VENDORS, schema
 from qrun.ir.types import is_extension, shape_text, type_name
 
 PER_AXIS = "export one scale per channel of the quantized axis, or a single scale"
@@ -89,7 +89,7 @@ def why_without(node: Node) -> str:
     foreign = foreign_domain(node.domain)
     if foreign is not None:
         return foreign.why(node.domain)
-    if node.domain not in {*DOMAINS, *ASSUMED}:
+    if node.domain not in {*DOMAINS, *VENDORS}:
         return f"domain {node.domain!r} is not one that qrun knows."
     return ""
 

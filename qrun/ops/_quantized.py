@@ -17,7 +17,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.ir import Array, Node
-from qrun.ir.schema import MS, QONNX, home
+from qrun.ir.schema import MS, QONNX, QUARK, VAI, VENDORS, home
 from qrun.ops._op import REGISTRY, OpDef, find
 from qrun.ops._signature import Granularity, Real
 
@@ -159,17 +159,19 @@ def quantized_index() -> str:
 
 
 def expansion(domain: str, op_type: str, inputs: int) -> tuple[str, list[tuple[int, int | None]], int | None] | None:
-    """The real operator that an operator of com.microsoft computes; the place of each operand and of its scale (None:
-    not quantized); and the place of the output's scale (None: not quantized).
+    """The real operator that an operator of com.microsoft or of a quantizer computes; the place of each operand and of
+    its scale (None: not quantized); and the place of the output's scale (None: not quantized).
 
-    Operators of QONNX, whose tensors are floats, are described as Sum of all their inputs, for its shape. None for an
-    operator that is not quantized, or that ONNX defines. inputs: the number of inputs of the node.
+    Operators of quantizers that keep floats are described by one of their shape: Sum of all inputs for those of QONNX
+    whose inputs broadcast, else Identity. None for an operator that is not quantized, or that ONNX defines. inputs: the
+    number of inputs of the node.
     """
-    if home(domain, op_type) == QONNX:
-        return ("Sum", [(index, None) for index in range(inputs)], None) if find(domain, op_type, 1) else None
-    known = facts(domain, op_type)
-    if known is None or known.real is None or domain != MS:
-        return None
+    known = facts(domain, op_type) if domain in (MS, QUARK, VAI) else None
+    if known is None or known.real is None:
+        if home(domain, op_type) not in VENDORS or find(domain, op_type, 1) is None:
+            return None
+        broadcasts = home(domain, op_type) == QONNX and op_type != "MultiThreshold"
+        return ("Sum", [(n, None) for n in range(inputs)], None) if broadcasts else ("Identity", [(0, None)], None)
     scales = {row[0]: row[1] for row in known.quantized}
     repeated = range(len(known.names), inputs - 1, len(_GROUP)) if known.repeats else ()
     operands = [(index, scales.get(index)) for index in known.operands] + [(index, index + 1) for index in repeated]

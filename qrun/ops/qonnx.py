@@ -1,4 +1,5 @@
-"""QONNX operators, whose quantized tensors remain floats: IntQuant (Quant in older files), BipolarQuant and Trunc."""
+"""QONNX operators, whose quantized tensors remain floats: IntQuant (Quant in older files), BipolarQuant, Trunc and
+MultiThreshold."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import numpy as np
 from qrun.declare.frozen import replace
 from qrun.ir.schema import QONNX
 from qrun.ops._float import broadcast
-from qrun.ops._op import Array, Context, one_of, op, refuse
+from qrun.ops._op import Array, Context, bad_shape, one_of, op, refuse
 from qrun.ops.lowering.float32 import elementwise, elementwise_kernel
 from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, Stage, decline_error, elementwise_of, kernel_after
 
@@ -232,3 +233,48 @@ def _nearest_power(ratio: Array) -> Array:
     return np.where(ratio > 0, np.where(np.isfinite(ratio), power, ratio), np.where(ratio == 0, 0, np.nan)).astype(
         np.float32
     )
+
+
+_LAYOUTS = {2: "NC", 3: "NWC", 4: "NCHW"}
+"""The layout of a tensor by its rank, if a node states none."""
+
+
+@op("MultiThreshold", since=1, domain=QONNX, types={"T": ("float", "X thresholds")})
+def multi_threshold(
+    X: Array,
+    thresholds: Array,
+    *,
+    out_dtype: str = "",
+    out_scale: float = 1.0,
+    out_bias: float = 0.0,
+    data_layout: str = "",
+    ctx: Context,
+) -> Array:
+    """The number of thresholds that each element reaches, scaled; float32 X of two or more axes.
+
+    thresholds float32 [C, B], or [1, B] for all channels; in any order.
+
+        n = the number of thresholds t of the element's channel with X >= t         0 for NaN
+        Y = n * out_scale + out_bias                                                two float32 operations
+
+    The channels' axis is that of C in data_layout, such as NCHW or NHWC. Without it, as in QONNX's tools, it is the
+    last of three axes, and axis 1 of any others. out_dtype, the type that hardware stores, does not change numbers.
+
+    Raises OperatorError for an X without channels and thresholds that do not fit.
+    Source: FINN documentation, MultiThreshold; qonnx 1.0, whose code states the axis.
+    """
+    layout = data_layout or _LAYOUTS.get(X.ndim, "")
+    axis = layout.index("C") if "C" in layout else 1
+    if X.ndim <= max(axis, 1):
+        raise bad_shape("X", f"{max(axis, 1) + 1} or more axes", X, f"channels are axis {axis}.")
+    channels = X.shape[axis]
+    if thresholds.ndim != 2 or thresholds.shape[0] not in (1, channels):
+        why = f"MultiThreshold: thresholds have a row for each slice of axis {axis}, or one row."
+        raise bad_shape("thresholds", f"[{channels}, B] or [1, B]", thresholds, why)
+    ctx.claim(X.shape, 8, "counts")
+    counts, rows = np.empty(X.shape, np.float32), np.sort(thresholds, axis=1)
+    lanes, places = np.moveaxis(X, axis, 0), np.moveaxis(counts, axis, 0)
+    for channel in range(channels):
+        reached = np.searchsorted(rows[channel % len(rows)], lanes[channel], side="right")
+        places[channel] = np.where(np.isnan(lanes[channel]), 0, reached)
+    return counts * np.float32(out_scale) + np.float32(out_bias)

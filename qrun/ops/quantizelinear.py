@@ -14,8 +14,8 @@ from qrun.ops._cast import output_types
 from qrun.ops._complete import KnownScale
 from qrun.ops._context import assumed_axis, note_scale, same_type
 from qrun.ops._granularity import Grain, check_no_zero_point, grain
-from qrun.ops._op import Array, Context, Real, contrib_op, first_place, op, refuse
-from qrun.ops._quantize import BLOCK, largest, limits, narrow, quantize_dynamically
+from qrun.ops._op import Array, Context, Real, contrib_op, op, refuse
+from qrun.ops._quantize import BLOCK, Counts, narrow, quantize_dynamically, round_codes
 from qrun.ops._signature import Attributes
 from qrun.ops.lowering.integers import quantize_stages
 from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, decline_error, require_type, staged_kernel
@@ -198,71 +198,6 @@ def divide(x: Array, scale: Array, division: np.dtype[Any], out: Array) -> None:
             a, b = (v.astype(division).astype(SINGLE) for v in (x, scale))
             np.divide(a, b, out=out)
             out[...] = out.astype(division)
-
-
-def round_codes(q: Array, zero: Array | None, out: Array, counts: Counts) -> None:
-    """saturate(RNE(q) + zero) in place; NaN becomes the smallest value."""
-    low, high = limits(out.dtype)
-    with np.errstate(all="ignore"):
-        np.rint(q, out=q)
-        if zero is not None and zero.size == 1:
-            offset: Any = int(zero.reshape(()))
-        else:
-            offset = 0 if zero is None else zero.astype(np.int32).astype(q.dtype)
-        bottom, top = low - offset, high - offset
-        counts.integers(q, bottom, top)
-        np.clip(q, bottom, top, out=q)
-        if np.isnan(q.max()):
-            counts.nan(q)
-            np.copyto(q, np.asarray(bottom, q.dtype), where=np.isnan(q))
-        if zero is not None:
-            np.add(q, offset, out=q)
-        if out.dtype.kind == "V":
-            out[...] = q.astype(np.int8).astype(out.dtype)
-        else:
-            np.copyto(out, q, casting="unsafe")
-
-
-class Counts:
-    """Counts saturated elements, NaN and infinities over the blocks of one tensor."""
-
-    def __init__(self, observing: bool) -> None:
-        self.observing = observing
-        self.saturated = self.missing = 0
-        self.infinite = False
-
-    def integers(self, q: Array, bottom: Any, top: Any) -> None:
-        """Count numbers outside bottom .. top, and note infinite ones."""
-        if self.observing:
-            self.infinite |= bool(np.isinf(q).any())
-            self.saturated += int(np.count_nonzero(q > top))
-            if np.any(bottom):
-                self.saturated += int(np.count_nonzero(q < np.where(bottom, bottom, -np.inf)))
-
-    def nan(self, q: Array) -> None:
-        """Count NaN."""
-        self.missing += int(np.count_nonzero(np.isnan(q)))
-
-    def narrow(self, q: Array, target: np.dtype[Any]) -> None:
-        """Count numbers outside the range of a narrow float type, and NaN."""
-        if self.observing:
-            self.saturated += int(np.count_nonzero(np.abs(q) > largest(target)))
-            if target not in FLOAT8:
-                self.missing += int(np.count_nonzero(np.isnan(q)))
-
-    def report(self, ctx: Context, x: Array) -> None:
-        """Observe the counts."""
-        ctx.observe("saturated", "y", self.saturated, x.size)
-        if self.missing and ctx.observing:
-            ctx.observe("nan-quantized", "x", self.missing, x.size, _first_index(np.isnan(x)))
-        if self.infinite:
-            infinite = np.isinf(x)
-            ctx.observe("infinite-quantized", "x", int(np.count_nonzero(infinite)), x.size, _first_index(infinite))
-
-
-def _first_index(found: Array) -> tuple[int, ...]:
-    """The index of the first element that is true; () if there is none."""
-    return first_place(found) if found.any() else ()
 
 
 _DEQUANTIZE = "DequantizeLinear"

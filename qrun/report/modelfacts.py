@@ -16,7 +16,7 @@ from qrun.declare.frozen import frozen
 from qrun.documents.answers import OperatorFacts
 from qrun.errors import QrunError, some
 from qrun.ir import Array, Model, Node
-from qrun.ir.schema import ASSUMED, DOMAINS, FORMER, QONNX
+from qrun.ir.schema import DOMAINS, FORMER, QONNX, QUARK, VAI, VENDORS
 from qrun.ir.types import type_name
 from qrun.ops import Quantizer, find, quantizers
 from qrun.ops._op import no_cost
@@ -94,7 +94,7 @@ class ModelFacts:
     def form(self) -> str:
         """``QOperator``, ``QDQ``, ``dynamic``, ``weight only``, ``quantized cache``, several of them, or ``float``."""
         found: dict[str, None] = {}
-        ops = {node.op_type for _, node in nodes(self.model)}
+        ops = {_plain(node) for _, node in nodes(self.model)}
         dynamic = ops.intersection(DYNAMIC)
         if any(op.startswith(QUANTIZED) for op in ops):
             found["QOperator"] = None
@@ -132,7 +132,7 @@ class ModelFacts:
     def _weights_of(self, op_type: str) -> Iterator[str]:
         """Stored tensors, without biases, that nodes of this operator dequantize."""
         for scope, node in nodes(self.model):
-            value = scope.value(node.inputs[0]) if node.op_type == op_type and node.inputs else None
+            value = scope.value(node.inputs[0]) if _plain(node) == op_type and node.inputs else None
             if value is not None and value.dtype != np.int32:
                 yield node.inputs[0]
 
@@ -204,6 +204,12 @@ def _bits(scope: Scope, node: Node) -> str:
     return f"{given or 4!r}-bit"
 
 
+def _plain(node: Node) -> str:
+    """The name of the operator; in Quark's domains, of the one that it extends."""
+    quark = node.domain in (QUARK, VAI)
+    return node.op_type.removeprefix("Extended").removeprefix("Vitis") if quark else node.op_type
+
+
 def _qonnx(node: Node) -> bool:
     """Whether the node quantizes but keeps floats, in the style of QONNX."""
     return FORMER.get(node.domain, node.domain) == QONNX and node.op_type in ("Quant", "IntQuant", "BipolarQuant")
@@ -249,7 +255,7 @@ def _operator(op: str, members: list[tuple[Scope, Node]]) -> OperatorFacts:
     node = members[0][1]
     support = "yes"
     if find(node.domain, node.op_type, node.version) is None:
-        support = "no" if node.domain in {*DOMAINS, *ASSUMED} else "no, unknown domain"
+        support = "no" if node.domain in {*DOMAINS, *VENDORS} else "no, unknown domain"
     versions = tuple(sorted({n.version for _, n in members}))
     return OperatorFacts(
         op, len(members), versions, tuple(t for t, _ in types.most_common() if t), sum(weights.values()), support

@@ -14,7 +14,7 @@ import numpy as np
 from qrun.checking.rules import RULES
 from qrun.declare import grouped
 from qrun.declare.frozen import frozen
-from qrun.ir.schema import ML, QONNX, STANDARD, schema_versions
+from qrun.ir.schema import MCT, ML, QONNX, QUARK, STANDARD, VAI, schema_versions
 from qrun.ir.types import type_name
 from qrun.ops import REGISTRY, RUNNER, OpDef, facts, find, near_operators, operators
 from qrun.report.grid import Column, Grid
@@ -52,7 +52,7 @@ class Supported:
         """The declaration's docstring without what concerns Python only, and its sources: the operator's own page
         before others that it names."""
         told = PYTHON.sub("", inspect.cleandoc(self.definition.__doc__ or "")).replace("``", "").rstrip()
-        if self.op_type in told.partition("Source: ")[2]:
+        if self.domain in (QUARK, VAI, MCT) or self.op_type in told.partition("Source: ")[2]:
             return told
         pages = {"": "ONNX operators, {}-{}", ML: "ONNX-ML operators, {}-{}", QONNX: "QONNX custom operators, {}-{}"}
         pages |= {domain: f"ONNX operators, {domain}.{{}}-{{}}" for domain in STANDARD if domain not in pages}

@@ -17,6 +17,7 @@ from helpers.models import make_model
 from onnx import TensorProto, external_data_helper, helper, numpy_helper
 
 from qrun.ir.load import load
+from qrun.ir.schema import VENDORS
 
 
 def failed(code: int, rule: str, *words: str, model: str = "m.onnx", inputs: tuple[str, ...] = ()) -> Ended:
@@ -402,8 +403,9 @@ def test_a_model_as_text(format: str, folder: Path) -> None:
 
 
 FOREIGN = {
-    "com.amd.quark": ("ExtendedQuantizeLinear", "AMD Quark", "quant_format=QuantFormat.QDQ"),
-    "com.vai.quantize": ("VitisQuantizeLinear", "Vitis AI", "quant_format=QuantFormat.QDQ"),
+    "com.amd.quark": ("ExtendedLSTM", "AMD Quark", "quant_format=QuantFormat.QDQ"),
+    "com.vai.quantize": ("VitisLSTM", "Vitis AI", "quant_format=QuantFormat.QDQ"),
+    "mct_quantizers": ("Quantizer", "Model Compression Toolkit", "QuantizationFormat.FAKELY_QUANT"),
     "aimet.customop.cpu": ("QcQuantizeOp", "AIMET", "to_onnx_qdq()"),
     "trt": ("TRT_INT4QuantizeLinear", "TensorRT", "opset 21 for int4"),
     "org.openvinotoolkit": ("FakeQuantize", "OpenVINO", "nncf.quantize"),
@@ -425,12 +427,14 @@ def foreign(domain: str, imported: bool) -> onnx.ModelProto:
 @pytest.mark.parametrize("domain", FOREIGN)
 def test_a_domain_of_another_tool(domain: str, imported: bool) -> None:
     _, writer, instead = FOREIGN[domain]
+    runs = domain in VENDORS
     onnx.save(foreign(domain, imported), "m.onnx")
     for words in (["run", "m.onnx"], ["check", "m.onnx", "-v"]):
         ended = call(*words)
         shown = " ".join((ended.out + ended.err).split())
         assert re.search(f"domain '{domain}' belongs to [^;]*{writer}", shown), shown
-        assert instead in shown, shown
+        assert (instead if imported or not runs else f"import {domain} with version 1") in shown, shown
+        assert (f"qrun runs the operators that `qrun ops {domain}` lists" in shown) == runs, shown
         assert "did you mean" not in shown
     assert ("--backend ort" in call("run", "m.onnx").err) == (imported and domain == "com.microsoft.nchwc")
 
@@ -454,13 +458,19 @@ def test_the_model_that_onnxruntime_saves_at_the_named_level_runs(folder: Path) 
             assert call("run", "saved.onnx", "--backend", "ort").code == 0
 
 
+@pytest.mark.parametrize("domain", ["com.amd.quark", "com.vai.quantize", "mct_quantizers"])
+def test_the_operators_that_run_are_listed(domain: str) -> None:
+    ended = call("ops", domain)
+    assert (ended.code, ended.out.count(f"{domain}::") > 3) == (0, True), ended.out
+
+
 NOWHERE = foreign("com.amd.quark", False)
 CIRCLE = onnx.ModelProto()
 CIRCLE.CopyFrom(MODEL)
 CIRCLE.graph.node[0].name, CIRCLE.graph.node[0].input[0] = "act", "nowhere"
 
 
-@pytest.mark.parametrize(("model", "place"), [(NOWHERE, "ExtendedQuantizeLinear_0"), (CIRCLE, "act")])
+@pytest.mark.parametrize(("model", "place"), [(NOWHERE, "ExtendedLSTM_0"), (CIRCLE, "act")])
 def test_check_names_the_node_that_the_loader_refuses(model: onnx.ModelProto, place: str) -> None:
     """As qrun run does: QR102 and QR105."""
     onnx.save(model, "m.onnx")

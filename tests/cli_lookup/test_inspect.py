@@ -145,6 +145,9 @@ QONNX_NODES = node(
     '<signed = 1, narrow = 0, rounding_mode = "ROUND"> (x, s, z, b)',
     "qonnx.custom_op.general",
 )
+QUARK_NODES = node(
+    "ExtendedQuantizeLinear", "float[4] x", "float s = {0.5}, uint16 z = {0}", "(x, s, z)", "com.amd.quark"
+)
 CACHE = node(
     "GroupQueryAttention",
     "float[1,1,16] q, float[1,1,8] k, float[1,1,8] v, int8[1,1,P,8] pk, int8[1,1,P,8] pv, int32[1] l, int32 t",
@@ -160,10 +163,11 @@ CACHE = node(
         (ATTENTION, "QOperator", (("uint8 per tensor",), ("int8 per tensor",))),
         (GATHER, "weight only", ((), ("4-bit in blocks of 32",))),
         (CACHE, "quantized cache", ((), ())),
+        (QUARK_NODES, "QDQ", (("uint16 per tensor",), ())),
         (QONNX_NODES, "QONNX", (("4-bit per tensor",), ())),
         (QONNX_NODES.replace("qonnx.custom_op.general", "onnx.brevitas"), "QONNX", (("4-bit per tensor",), ())),
     ],
-    ids=["QAttention", "GatherBlockQuantized", "GroupQueryAttention", "QONNX", "QONNX by its former name"],
+    ids=["QAttention", "GatherBlockQuantized", "GroupQueryAttention", "Quark", "QONNX", "QONNX by its former name"],
 )
 def test_forms_beside_those_of_ai_onnx(text: str, form: str, quantized: tuple[tuple[str, ...], ...]) -> None:
     found = facts(text)

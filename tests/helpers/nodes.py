@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.ir.schema import QONNX
+from qrun.ir.schema import MCT, QONNX, QUARK, VAI
 
 F = np.float32
 
@@ -114,6 +114,38 @@ NODES = {
     **{(QONNX, op_type): (QUANT, {}, F) for op_type in ("IntQuant", "Quant")},
     (QONNX, "BipolarQuant"): (QUANT[:2], {}, F),
     (QONNX, "Trunc"): ([*QUANT, F(3)], {}, F),
+    (QONNX, "MultiThreshold"): ([F(np.ones((4, 8))), F([[0, 1]])], {}, F),
+    **{
+        (domain, prefix + op_type): (inputs, {}, kind)
+        for domain, prefix in ((QUARK, "Extended"), (VAI, "Vitis"))
+        for op_type, inputs, kind in (
+            ("QuantizeLinear", [F(np.ones((4, 8))), F(0.5), np.uint16(3)], np.uint16),
+            ("DequantizeLinear", [np.ones((4, 8), np.uint16), F(0.5), np.uint16(3)], F),
+        )
+    },
+    **{
+        (domain, op_type): ([F(np.ones((4, 8)))], {}, F)
+        for domain, op_type in (
+            (QUARK, "BFPQuantizeDequantize"),
+            (QUARK, "MXQuantizeDequantize"),
+            (VAI, "BFPFixNeuron"),
+            (VAI, "MXFixNeuron"),
+        )
+    },
+    **{
+        (MCT, f"Weights{kind}Quantizer"): ([F(np.ones((4, 8))), *[F([1])] * more], {"num_bits": 8}, F)
+        for kind, more in (("Symmetric", 1), ("POT", 1), ("LUTSymmetric", 2), ("LUTPOT", 2))
+    },
+    (MCT, "WeightsUniformQuantizer"): ([F(np.ones((4, 8))), F([-1]), F([1])], {"num_bits": 8}, F),
+    **{
+        (MCT, f"Activation{kind}Quantizer"): ([F(np.ones((4, 8)))], {"threshold": 1.0, "signed": 1, "num_bits": 8}, F)
+        for kind in ("Symmetric", "POT")
+    },
+    (MCT, "ActivationUniformQuantizer"): (
+        [F(np.ones((4, 8)))],
+        {"num_bits": 8, "min_range": -1.0, "max_range": 1.0},
+        F,
+    ),
     ("ai.onnx.ml", "Normalizer"): ([F(np.ones((4, 8)))], {}, F),
     ("ai.onnx.ml", "LabelEncoder"): ([np.ones((4, 8), np.int64)], {"classes_strings": ["a", "b"]}, object),
     ("ai.onnx.ml", "CategoryMapper"): (

@@ -15,7 +15,7 @@ from helpers.nodes import NODES
 from onnx import helper, numpy_helper
 
 from qrun import QrunError, Session
-from qrun.ir.schema import ML, QONNX
+from qrun.ir.schema import ML, VENDORS
 from qrun.ops import REGISTRY
 from qrun.shapes import broadcast_shapes
 
@@ -50,7 +50,7 @@ def model_of(node: onnx.NodeProto, given: dict[str, np.ndarray]) -> onnx.ModelPr
         opset_imports=[
             helper.make_opsetid("", 17),
             helper.make_opsetid("com.microsoft", 1),
-            helper.make_opsetid(QONNX, 1),
+            *(helper.make_opsetid(domain, 1) for domain in VENDORS),
             helper.make_opsetid(ML, 5 if node.op_type == "TreeEnsemble" else 1),
         ],
     )

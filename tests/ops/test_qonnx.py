@@ -152,7 +152,8 @@ def test_shapes_are_inferred_through_it() -> None:
         model.graph.output[0].name = "y1"
         found = infer(model.SerializeToString(), expansion)
         assert (found["y0"].shape, found["y1"].shape) == ((2, 3), (3, 2))
-    assert expansion(QONNX, "MultiThreshold", 2) is None
+    assert expansion(QONNX, "MultiThreshold", 2) == ("Identity", [(0, None)], None)
+    assert expansion(QONNX, "Im2Col", 1) is None
 
 
 @pytest.mark.parametrize("larger", range(4))
@@ -278,8 +279,64 @@ def test_refused(inputs: list[Any], attributes: dict[str, Any], code: str, told:
 
 
 def test_another_operator_of_the_domain() -> None:
-    model, feeds = node_model("MultiThreshold", [F([1, 2])], {}, domain=QONNX, outputs=[F])
+    model, feeds = node_model("Im2Col", [F([1, 2])], {}, domain=QONNX, outputs=[F])
     with pytest.raises(qrun.QrunError) as caught:
         run_qrun(model, feeds)
     assert caught.value.code == "QR201"
     assert "is not one that qrun knows" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("layout", "shape", "axis"),
+    [
+        ("", (5, 3), 1),
+        ("NC", (5, 3), 1),
+        ("", (2, 7, 3), 2),
+        ("NCW", (2, 3, 7), 1),
+        ("", (2, 3, 4, 5), 1),
+        ("NHWC", (2, 4, 5, 3), 3),
+        ("", (2, 3, 2, 2, 3), 1),
+        ("NCHW", (2, 3, 0, 5), 1),
+    ],
+)
+@pytest.mark.parametrize("rows", [1, 3])
+def test_thresholds(layout: str, shape: tuple[int, ...], axis: int, rows: int) -> None:
+    """Counted one by one; the scale and the bias are one float32 operation each."""
+    rng = np.random.default_rng(len(shape))
+    for steps in (0, 1, 7, 255):
+        thresholds = rng.choice([-2, -0.0, 0.0, 1 / 90, 1 / 255, 1, 3], (rows, steps)).astype(F)
+        x = rng.choice([-2, -0.0, 0, F(1 / 90), F(1 / 255), 0.004, 1, math.inf, -math.inf, math.nan], shape).astype(F)
+        for scale, bias in ((1.0, 0.0), (2.0, -1.0), (0.1, 0.7), (1 / 255, -0.3)):
+            attributes = {"out_dtype": "UINT8", "out_scale": scale, "out_bias": bias}
+            got = qonnx("MultiThreshold", [x, thresholds], attributes | ({"data_layout": layout} if layout else {}))
+            want = np.empty(shape, F)
+            for place in np.ndindex(*shape):
+                own = thresholds[place[axis] % rows].tolist()
+                reached = exactly(float(sum(x[place] >= t for t in own)), "*", float(F(scale)))
+                want[place] = exactly(reached, "+", float(F(bias)))
+            assert_equal(got, want, f"{steps} {scale} {bias}", signed_zeros=False)
+
+
+@pytest.mark.parametrize("domain", ["onnx.brevitas", "finn.custom_op.general"])
+def test_thresholds_in_former_domains(domain: str) -> None:
+    inputs = [F([[0.5, 3.0]]), F([[0, 1, 2]])]
+    model, feeds = node_model("MultiThreshold", inputs, {"out_dtype": "UINT2"}, domain=domain, outputs=[F])
+    del model.opset_import[1]
+    assert run_qrun(model, feeds)[0].tolist() == [[1, 3]]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "attributes", "told"),
+    [
+        ([F([1, 2]), F([[1]])], {}, "X has shape"),
+        ([F([[1, 2]]), F([[1], [2], [3]])], {}, "thresholds has shape"),
+        ([F([[1, 2]]), F([1, 2])], {}, "thresholds has shape"),
+        ([F([[1, 2]]), F([[1]])], {"data_layout": "NHWC"}, "X has shape"),
+    ],
+)
+def test_refused_thresholds(inputs: list[Any], attributes: dict[str, Any], told: str) -> None:
+    for constants in ((), (1,)):
+        model, feeds = node_model("MultiThreshold", inputs, attributes, domain=QONNX, outputs=[F], constants=constants)
+        with pytest.raises(qrun.QrunError) as caught:
+            run_qrun(model, feeds)
+        assert (caught.value.code, told in str(caught.value)) == ("QR208", True), caught.value

@@ -15,7 +15,7 @@ from helpers.support import node_model
 import qrun
 from qrun import QrunError
 from qrun.ir.load import load
-from qrun.ir.schema import QONNX
+from qrun.ir.schema import MCT, QONNX, QUARK
 from qrun.report.modelfacts import ModelFacts
 
 F32, U8, I8 = np.float32, np.uint8, np.int8
@@ -48,6 +48,12 @@ CASES: dict[str, tuple[list[Any], dict[str, Any], type]] = {
     "QLinearMatMul": ([CODES, HALF, THREE, *MATRIX, HALF, THREE], {}, U8),
     "QuantizeLinear": ([np.ones((2, 6), F32), np.ones(6, F32), np.zeros(6, U8)], {"axis": 1}, U8),
     "DequantizeLinear": ([CODES, np.ones((2, 3), F32), np.zeros((2, 3), U8)], {"axis": 1, "block_size": 2}, F32),
+    f"{QUARK}::ExtendedQuantizeLinear": ([np.ones((2, 6), F32), np.ones(6, F32), np.zeros(6, U8)], {"axis": 1}, U8),
+    f"{MCT}::WeightsPOTQuantizer": (
+        [np.ones((2, 6), F32), np.ones(6, F32)],
+        {"num_bits": 8, "per_channel": 1, "channel_axis": 1},
+        F32,
+    ),
     f"{QONNX}::IntQuant": ([np.ones((2, 6), F32), np.ones(6, F32), F32(0), F32(4)], {}, F32),
 }
 

@@ -12,7 +12,7 @@ from qrun.checking.rules._rule import RULES, Finding, as_finding
 from qrun.checking.rules._scope import Scope, Shape
 from qrun.errors import OperatorError, QrunError
 from qrun.ir import Array, Model, Node
-from qrun.ir.schema import FORMER, MS, QONNX
+from qrun.ir.schema import MS, VENDORS
 from qrun.memory import Budget
 from qrun.ops import Context, find
 from qrun.running.derived import blank
@@ -67,15 +67,15 @@ def refusal_findings(
     """Yield a finding for each node of the main graph that a run would refuse for its stored tensors, attributes and
     shapes, except nodes that depend on a refused one. wrong: indices of nodes that are known to be refused.
 
-    shapes: shapes of tensors, which override those that the file states. Only operators of com.microsoft and QONNX are
-    judged, and the operators of ai.onnx in _JUDGED. A free size is taken as 1; then only errors of stored parameters
-    count.
+    shapes: shapes of tensors, which override those that the file states. Only operators of com.microsoft and of
+    quantizers are judged, and the operators of ai.onnx in _JUDGED. A free size is taken as 1; then only errors of
+    stored parameters count.
     """
     scope, spoilt = Scope(model), set[str]()
     for node in model.nodes:
         if node.index in wrong or not spoilt.isdisjoint(node.inputs):
             spoilt.update(node.outputs)
-        elif node.op_type in _JUDGED if not node.domain else FORMER.get(node.domain, node.domain) in (MS, QONNX):
+        elif node.op_type in _JUDGED if not node.domain else node.domain in (MS, *VENDORS):
             error = _refusal(model, scope, node, shapes)
             if error is not None:
                 spoilt.update(node.outputs)
@@ -88,7 +88,7 @@ def _refusal(model: Model, scope: Scope, node: Node, shapes: Mapping[str, Shape]
         return None
     free = False
     wanted: list[Array | tuple[tuple[int, ...], np.dtype[np.generic]] | None] = []
-    qonnx = FORMER.get(node.domain, node.domain) == QONNX
+    vendor = node.domain in VENDORS
     for place, name in enumerate(node.inputs):
         value, shape, dtype = scope.value(name), shapes.get(name, scope.shape(name)), scope.dtype(name)
         if value is not None or not name:
@@ -96,7 +96,7 @@ def _refusal(model: Model, scope: Scope, node: Node, shapes: Mapping[str, Shape]
             continue
         if shape is None or dtype is None or (dtype in _COUNTS and node.op_type not in _LOOKING_UP):
             return None  # unknown, or perhaps a length, for which zero is invalid
-        if qonnx and place:
+        if vendor and place:
             return None  # a number of bits or a scale, for which zero is invalid
         free |= not all(isinstance(size, int) for size in shape)
         sizes = tuple([size if isinstance(size, int) else 1 for size in shape])
