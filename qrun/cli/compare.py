@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qrun.cli._base import argument, contradiction, define, format_options, heading, print_json
+import click
+
+from qrun.cli._base import Call, argument, contradiction, define, format_options, heading, print_json
 from qrun.cli._flow import read_feeds, start_other
 from qrun.cli._options import (
     ArithmeticName,
@@ -166,9 +168,11 @@ def _candidates(options: Mapping[str, Any], out: Out) -> Shown:
         (path, _accuracy(first, each, feeds, share, options, out)) for path, each in zip(paths, models, strict=True)
     ]
     ranked = report.rank_models(found)
+    argv = click.get_current_context().ensure_object(Call).argv
+    best = shlex.join(["qrun", *(word for word in argv if word == ranked[0][0] or word not in paths)])
     return Shown(
         all(each.equal for _, each in found),
-        lambda top: report.candidates_sheet(ranked, options["a"], top, sources),
+        lambda top: report.candidates_sheet(ranked, options["a"], top, sources, best),
         lambda: {"kind": "candidates", **report.candidates_fields(ranked, sources)},
         ranked[0][1].passed,
     )
@@ -394,7 +398,7 @@ def command(out: Out, **options: Any) -> int:
     shown = KINDS[kind](options, out)
     code = shown.exit_code
     if options["format"] == "json":
-        print_json(out, {**shown.fields(), "equal": shown.equal}, code)
+        print_json(out, {**shown.fields(), "equal": shown.equal}, shown.sheet(options["top"]).answer(code))
     else:
         print_sheet(out, shown.sheet(options["top"]), options["format"] == "markdown")
     return code

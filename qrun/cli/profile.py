@@ -150,9 +150,10 @@ def _other(options: Mapping[str, Any]) -> str:
 
 def _print(out: Out, report: ProfileReport, format: str, code: int) -> None:
     if format == "json":
-        from qrun.report.profile import profile_fields
+        from qrun.report.answer import Answer
+        from qrun.report.profile import answer, profile_fields
 
-        print_json(out, profile_fields(report), code)
+        print_json(out, profile_fields(report), Answer(code, answer(report)))
         return
     from qrun.report.profile import print_csv, profile_sheet
     from qrun.report.sheet import print_sheet

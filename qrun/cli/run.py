@@ -84,13 +84,13 @@ def command(out: Out, **options: Any) -> int:
     code = int(bool(failing))
 
     from qrun.report.message import print_findings
-    from qrun.report.run import RunReport, print_run, run_fields
+    from qrun.report.run import RunReport, print_run, run_answer, run_fields
 
     threads = session.threads if isinstance(session, Session) and session.backend == "native" else options["threads"]
     how = session.backend, options["arith"], ready.label
     report = RunReport(ready.model, ready.feeds, result, findings, *how, profile, threads, *more)
     if as_json:
-        print_json(out, run_fields(report), code)
+        print_json(out, run_fields(report), run_answer(report, code))
     elif options["output"] != "-":
         print_run(out, report)
     if failing and (as_json or out.quiet or options["output"] == "-"):

@@ -87,6 +87,14 @@ def verdict(report: ProfileReport) -> str:
     return faster(found.verdict, run_times(report.profile.run_ns), run_times(report.against.run_ns))
 
 
+def answer(report: ProfileReport) -> str:
+    """The verdict; without another runtime, the time: ``m.onnx: 15.5 us a run, the median of 2,000 plain runs``."""
+    runs = len(report.profile.run_ns)
+    many = f"the median of {runs:,} plain runs" if runs > 1 else plural(runs, "plain run")
+    name = report.profile.model.label.rpartition("/")[2]
+    return verdict(report) or f"{name}: {duration(report.profile.median_ns)} a run, {many}"
+
+
 def faster(verdict: str, mine: Samples, others: Samples) -> str:
     """Says which runtime is faster, or why that is undecided. verdict: on the times of whole runs."""
     median = f"qrun {duration(mine.median_ms * 1e6)}, onnxruntime {duration(others.median_ms * 1e6)} a run"
