@@ -18,6 +18,8 @@ from qrun.report.json import text
 
 GRAPH, AGAINST, SYNC = "graph.json", "against.json", "sync.json"
 WHITE, RED = "#ffffff", "#e2574c"
+COLORS = ("#f4b183", "#9dc3e6", "#a9d18e", "#ffd966", "#c5a5cf", "#bfbfbf")
+"""Of causes, in the order in which they come; the others have the last one."""
 DATA = ("time.json", "sqnr.json", "cause.json")
 ENDS = "inputs", "outputs"
 """Ids of the nodes for the inputs and the outputs of a graph; those of operators are their numbers."""
@@ -51,7 +53,7 @@ def _nodes(model: Model) -> Iterator[dict[str, Any]]:
     places = {value.name: (ENDS[0], at) for at, value in enumerate(model.inputs)}
     places |= {name: (str(node.index), at) for node in model.nodes for at, name in enumerate(node.outputs) if name}
     names = [value.name for value in model.inputs]
-    yield {"id": ENDS[0], "label": ENDS[0], "outputsMetadata": _tensors(model, names)}
+    yield {"id": ENDS[0], "label": ENDS[0], "namespace": "", "outputsMetadata": _tensors(model, names)}
     for node in model.nodes:
         yield {
             "id": str(node.index),
@@ -62,7 +64,7 @@ def _nodes(model: Model) -> Iterator[dict[str, Any]]:
             "outputsMetadata": _tensors(model, node.outputs),
         }
     ends = [value.name for value in model.outputs]
-    yield {"id": ENDS[1], "label": ENDS[1], "incomingEdges": _edges(ends, places)}
+    yield {"id": ENDS[1], "label": ENDS[1], "namespace": "", "incomingEdges": _edges(ends, places)}
 
 
 def _attributes(model: Model, node: Node) -> Iterator[tuple[str, str]]:
@@ -113,7 +115,13 @@ def _node_data(documents: Sequence[Document]) -> dict[str, dict[str, Any]]:
 
 
 def _data(name: str, values: Values, colors: Sequence[str] = ()) -> dict[str, Any]:
-    kept = {str(index): {"value": v} for index, v in values.items() if isinstance(v, str) or isfinite(v)}
+    kept: dict[str, dict[str, Any]] = {
+        str(index): {"value": v} for index, v in values.items() if isinstance(v, str) or isfinite(v)
+    }
+    words = list(dict.fromkeys(v for v in values.values() if isinstance(v, str)))
+    for each in kept.values():
+        if each["value"] in words:
+            each["bgColor"] = COLORS[min(words.index(each["value"]), len(COLORS) - 1)]
     shades = [{"stop": stop, "bgColor": color} for stop, color in enumerate(colors)]
     return {"results": kept, "name": name, **({"gradient": shades} if shades else {})}
 

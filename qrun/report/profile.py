@@ -58,10 +58,10 @@ def profile_sheet(report: ProfileReport, screen: Screen, markdown: bool = False)
     return Sheet(blocks, verdict(report), style, [model], [_how(report)], notes(report))
 
 
-def print_csv(out: Out, report: ProfileReport) -> None:
-    """Prints the report as CSV; characters that the stream's encoding lacks become escapes."""
+def print_as_encoded(out: Out, text: str) -> None:
+    """Prints a text for programs; characters that the stream's encoding lacks become escapes."""
     encoding = out.result.encoding
-    out.result.stream.write(profile_csv(report).encode(encoding, "backslashreplace").decode(encoding))
+    out.result.stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
 def _how(report: ProfileReport) -> str:

@@ -32,6 +32,7 @@ def nodes(name: str) -> dict[str, dict[str, Any]]:
     made = {node["id"]: node for node in graph["nodes"]}
     assert len(made) == len(graph["nodes"])
     for node in made.values():
+        assert {"id", "label", "namespace"} <= set(node), "the page does not draw a graph without these"
         for edge in node.get("incomingEdges", ()):
             ids = [item["id"] for item in made[edge["sourceNodeId"]]["outputsMetadata"]]
             assert edge["sourceNodeOutputId"] in ids
