@@ -196,9 +196,10 @@ def _archives(options: Mapping[str, Any], out: Out) -> Shown:
 
 
 def _compare_saved(options: Mapping[str, Any], out: Out) -> Shown:
-    from qrun.comparing.saved import compare_saved
+    from qrun.comparing.saved import compare_saved, is_polygraphy
 
-    return _files(compare_saved(Path(options["a"]), Path(options["b"])))
+    a, b = Path(options["a"]), Path(options["b"])
+    return _archives(options, out) if is_polygraphy(a) and is_polygraphy(b) else _files(compare_saved(a, b))
 
 
 def _recorded_side(options: Mapping[str, Any], out: Out) -> tuple[Side, Feeds]:
@@ -427,10 +428,12 @@ def kind_of(options: Mapping[str, Any]) -> str:
                 raise unfit(message, "one of them", got, f"omit --{name}")
         return "record" if options["record"] else "runtimes"
     if files or second in (".npz", ".json"):
-        if first != second:
-            raise unfit("these two cannot be compared", "two .npz files, or two .json files", f"{a} and {b}")
+        if not {first, second} <= {".npz", ".json"}:
+            dump = shlex.join(["qrun", "compare", *((a, b) if second else (b, a)), "--map", "auto"])
+            fixes = f"{dump} -i INPUTS compares a model with the tensors in a file"
+            raise unfit("these two cannot be compared", "two .npz files, or two .json files", f"{a} and {b}", fixes)
         refuse(options, ("against", "arith", "emulate", "isolate", "record", "inputs", "random", "shape"))
-        return first[1:]
+        return first[1:] if first == second else "npz"
     if options["record"]:
         raise unfit("--record takes one model", "qrun compare MODEL --record DIR", f"{a} and {b}", "leave B out")
     if os.path.isdir(b):

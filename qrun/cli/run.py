@@ -48,7 +48,10 @@ run, output = map(heading, ("Run", "Output"))
 )
 @output("--hist", "Draw a histogram of each tensor of -t; without -t, of each output.")
 @output("--classes FILE", "Show the best classes by name: a .json list, or one name per line.")
-@output("-o, --output PATH", "Save tensors: .npz, .npy (one output), DIR/ (test_data_set layout), - for stdout.")
+@output(
+    "-o, --output PATH",
+    "Save tensors: .npz, .npy (one output), .json (Polygraphy), DIR/ (test_data_set layout), - for stdout.",
+)
 @trace_option
 @format_options("text", "json")
 @custom_operators

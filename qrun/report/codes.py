@@ -96,6 +96,8 @@ Nothing else is imported: [tool.qrun] cannot name files with code.""",
   x.pb                    a TensorProto, the next input in graph order
   cat.png                 an image: .png, .jpg, .jpeg, .bmp or .webp (qrun explain
                           image)
+  in.json                 inputs of polygraphy run --save-inputs; in.json[2] is
+                          one of several iterations
   test_data_set_0/        a folder with input_0.pb, input_1.pb ...
   -                       stdin: .npy or .npz
 
