@@ -430,8 +430,8 @@ def kind_of(options: Mapping[str, Any]) -> str:
     if files or second in (".npz", ".json"):
         if not {first, second} <= {".npz", ".json"}:
             dump = shlex.join(["qrun", "compare", *((a, b) if second else (b, a)), "--map", "auto"])
-            fixes = f"{dump} -i INPUTS compares a model with the tensors in a file"
-            raise unfit("these two cannot be compared", "two .npz files, or two .json files", f"{a} and {b}", fixes)
+            fix = f"{dump} -i INPUTS compares a model with the tensors in a file"
+            raise unfit("these two cannot be compared", "two .npz files, or two .json files", f"{a} and {b}", fix)
         refuse(options, ("against", "arith", "emulate", "isolate", "record", "inputs", "random", "shape"))
         return first[1:] if first == second else "npz"
     if options["record"]:
