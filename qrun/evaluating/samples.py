@@ -444,7 +444,7 @@ class StreamedSamples:
                 given = {self._model.inputs[0].name: given}
             feed = {key: self._value(place, key, value) for key, value in given.items()}
             several = own and (hasattr(own[0], "__array__") or isinstance(own[0], (list, tuple)))
-            labels = np.asarray(own[0]) if several else np.zeros(())
+            labels = self._value(place, "its label", own[0]) if several else np.zeros(())
             if labels.ndim != 1 or not self._is_batch(feed, len(labels)):
                 yield feed, own
                 continue

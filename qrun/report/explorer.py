@@ -102,16 +102,32 @@ def _tensors(model: Model, names: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _node_data(documents: Sequence[Document]) -> dict[str, dict[str, Any]]:
-    """Node data by file: that of the profile, and that of the comparison. Fused nodes share the time of the first."""
+    """Node data by file: that of the profile, and that of the comparison."""
+    times, sqnr, causes = node_values(documents)
+    found = (
+        _data("time, us", times, [WHITE, RED]),
+        _data("SQNR of the result, dB", sqnr, [RED, WHITE]),
+        _data("cause", causes),
+    )
+    return {name: each for name, each in zip(DATA, found, strict=True) if each["results"]}
+
+
+def node_values(documents: Sequence[Document]) -> tuple[Values, Values, Values]:
+    """Time in us, SQNR in dB and cause of nodes. Of nodes that ran fused, the first has the time."""
     by_kind = dict(documents)
     compared = by_kind.get("compare")
     times = {n["index"].size: n["median_ms"].real * 1000 for n in items(by_kind.get("profile"), "nodes")}
-    found = (
-        _data("time, us", times, [WHITE, RED]),
-        _data("SQNR of the result, dB", _sqnr(compared), [RED, WHITE]),
-        _data("cause", _causes(compared)),
-    )
-    return {name: each for name, each in zip(DATA, found, strict=True) if each["results"]}
+    return times, _sqnr(compared), _causes(compared)
+
+
+def node_texts(model: Model, documents: Sequence[Document]) -> dict[str, dict[str, str]]:
+    """The same as texts by key, by the first output of each node: ``time_us``, ``sqnr_db``, ``cause``."""
+    found: dict[str, dict[str, str]] = {}
+    for key, values in zip(("time_us", "sqnr_db", "cause"), node_values(documents), strict=True):
+        for index, value in values.items():
+            first = next(filter(None, model.nodes[index].outputs), "") if index < len(model.nodes) else ""
+            found.setdefault(first, {})[key] = value if isinstance(value, str) else f"{value:.4g}"
+    return found
 
 
 def _data(name: str, values: Values, colors: Sequence[str] = ()) -> dict[str, Any]:

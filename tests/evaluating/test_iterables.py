@@ -84,6 +84,8 @@ def test_a_tensor_elsewhere_is_an_error_with_a_fix() -> None:
     with pytest.raises(qrun.CallError, match="sample 0: numpy makes no array of images") as caught:
         qrun.evaluate(MODEL, [(Tensor(X[0], "cuda:0"), 1)])
     assert caught.value.fixes == ("convert it: tensor.detach().cpu().numpy()",)
+    with pytest.raises(qrun.CallError, match="numpy makes no array of its label"):
+        qrun.evaluate(MODEL, [(X[0], Tensor(1, "cuda:0"))])
     with pytest.raises(qrun.CallError, match="numpy makes no array of images"):
         qrun.evaluate(MODEL, [([[1.0], [1.0, 2.0]], 1)])
 

@@ -106,6 +106,33 @@ def test_names_become_layers_and_shapes_are_told(folder: Path) -> None:
     assert [edge["sourceNodeId"] for edge in made["outputs"]["incomingEdges"]] == ["1"]
 
 
+def test_a_copy_of_the_model_has_the_same_values_as_metadata(folder: Path) -> None:
+    """IR version and results stay; a second copy has each key once."""
+    words = ("report", QDQ, *GIVEN, "--against", FLOAT, "--annotate", "told.onnx", "--model-explorer", "me")
+    assert "annotate netron told.onnx" in call(*words).out
+    proto, before = onnx.load("told.onnx"), onnx.load(QDQ)
+    onnx.checker.check_model(proto)
+    told = {str(at): {e.key: e.value for e in node.metadata_props} for at, node in enumerate(proto.graph.node)}
+    for key, name, form in (("time_us", "time", ".4g"), ("sqnr_db", "sqnr", ".4g"), ("cause", "cause", "")):
+        shown = {at: found[f"qrun.{key}"] for at, found in told.items() if f"qrun.{key}" in found}
+        assert shown == {at: format(value, form) for at, value in data(f"{name}.json").items()}
+    assert call("compare", QDQ, "told.onnx", "-i", str(DIGITS / "x.npy"), "--json").json["equal"]
+    call("report", "told.onnx", *GIVEN, "--annotate", "again.onnx")
+    again = onnx.load("again.onnx")
+    assert all(len({e.key for e in node.metadata_props}) == len(node.metadata_props) for node in again.graph.node)
+    assert not any(e.key == "qrun.cause" for node in again.graph.node for e in node.metadata_props)
+    for node in again.graph.node:
+        del node.metadata_props[:]
+    assert again.SerializeToString() == before.SerializeToString()
+
+
+def test_a_copy_never_replaces_the_model(folder: Path) -> None:
+    (folder / "m.onnx").write_bytes(Path(QDQ).read_bytes())
+    says(call("report", "m.onnx", *GIVEN, "--annotate", "m.onnx"), 2, "it is the model of this command")
+    says(call("report", "m.onnx", *GIVEN, "--annotate", "page.html"), 2, "it is the page")
+    assert (folder / "m.onnx").read_bytes() == Path(QDQ).read_bytes()
+
+
 def test_it_refuses_what_has_no_graph(folder: Path) -> None:
     says(call("report", QDQ, FLOAT, *GIVEN, "--model-explorer", "me"), 2, "--model-explorer takes one model")
     (folder / "saved.json").write_text(json.dumps(call("check", QDQ, "--json").json))
