@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from qrun.cli._help import HelpText
+    from qrun.report.answer import Answer
     from qrun.report.screen import Out
 
 
@@ -307,12 +308,12 @@ def _format(ctx: click.Context, param: click.Parameter, value: str) -> str:
     return "json"
 
 
-def print_json(out: Out, fields: Mapping[str, Any], code: int) -> None:
-    """Writes the JSON document of this call. code: the exit code of the call."""
+def print_json(out: Out, fields: Mapping[str, Any], answer: Answer) -> None:
+    """Writes the JSON document of this call."""
     from qrun.report.json import document
 
     call = click.get_current_context().ensure_object(Call)
-    out.result.write(document(call.command, call.argv, {**fields, "exit_code": code}))
+    out.result.write(document(call.command, call.argv, fields, answer))
 
 
 def is_given(ctx: click.Context, name: str) -> bool:

@@ -153,11 +153,19 @@ def _tensors_to_watch(model: Model, options: Mapping[str, Any]) -> tuple[str, ..
 
 
 def write_trace(ready: Ready, result: RunResult, options: Mapping[str, Any], out: Out) -> None:
-    """Writes ``--trace``, the timeline of one run, and notes if it has no nodes.
+    """Writes ``--trace``, the timeline of one run."""
+    from qrun.io.files import replace_file
+
+    text = trace_text(ready, result, options, out, options["trace"])
+    with replace_file(options["trace"]) as stream:
+        stream.write(text.encode())
+
+
+def trace_text(ready: Ready, result: RunResult, options: Mapping[str, Any], out: Out, target: str) -> str:
+    """The timeline of one run as a Chrome trace; notes if it has no nodes. target: its name in that note.
 
     For onnxruntime this takes one more run, with its profiler.
     """
-    from qrun.io.files import replace_file
     from qrun.report.trace import trace
 
     if options["backend"] == "ort" and not result.events:
@@ -168,11 +176,9 @@ def write_trace(ready: Ready, result: RunResult, options: Mapping[str, Any], out
         result = ort_profiles(
             ready.session, ready.feeds.arrays, data=ready.data, threads=options["threads"], runs=1, warmup=0
         )[0].last
-    text = trace(ready.model, result, load_ns=ready.load_ns, plan_ns=ready.plan_ns, backend=ready.session.backend)
-    with replace_file(options["trace"]) as stream:
-        stream.write(text.encode())
     if ready.model.nodes and not result.events:
-        out.note(f"{options['trace']} has no node times: --backend {options['backend']} does not measure them")
+        out.note(f"{target} has no node times: --backend {options['backend']} does not measure them")
+    return trace(ready.model, result, load_ns=ready.load_ns, plan_ns=ready.plan_ns, backend=ready.session.backend)
 
 
 def start_other(name: str | None) -> None:

@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qrun.cli._base import argument, contradiction, define, format_options, heading, print_json
+import click
+
+from qrun.cli._base import Call, argument, contradiction, define, format_options, heading, print_json
 from qrun.cli._flow import read_feeds, start_other
 from qrun.cli._options import (
     ArithmeticName,
@@ -166,9 +168,11 @@ def _candidates(options: Mapping[str, Any], out: Out) -> Shown:
         (path, _accuracy(first, each, feeds, share, options, out)) for path, each in zip(paths, models, strict=True)
     ]
     ranked = report.rank_models(found)
+    argv = click.get_current_context().ensure_object(Call).argv
+    best = shlex.join(["qrun", *(word for word in argv if word == ranked[0][0] or word not in paths)])
     return Shown(
         all(each.equal for _, each in found),
-        lambda top: report.candidates_sheet(ranked, options["a"], top, sources),
+        lambda top: report.candidates_sheet(ranked, options["a"], top, sources, best),
         lambda: {"kind": "candidates", **report.candidates_fields(ranked, sources)},
         ranked[0][1].passed,
     )
@@ -192,9 +196,10 @@ def _archives(options: Mapping[str, Any], out: Out) -> Shown:
 
 
 def _compare_saved(options: Mapping[str, Any], out: Out) -> Shown:
-    from qrun.comparing.saved import compare_saved
+    from qrun.comparing.saved import compare_saved, is_polygraphy
 
-    return _files(compare_saved(Path(options["a"]), Path(options["b"])))
+    a, b = Path(options["a"]), Path(options["b"])
+    return _archives(options, out) if is_polygraphy(a) and is_polygraphy(b) else _files(compare_saved(a, b))
 
 
 def _recorded_side(options: Mapping[str, Any], out: Out) -> tuple[Side, Feeds]:
@@ -394,7 +399,7 @@ def command(out: Out, **options: Any) -> int:
     shown = KINDS[kind](options, out)
     code = shown.exit_code
     if options["format"] == "json":
-        print_json(out, {**shown.fields(), "equal": shown.equal}, code)
+        print_json(out, {**shown.fields(), "equal": shown.equal}, shown.sheet(options["top"]).answer(code))
     else:
         print_sheet(out, shown.sheet(options["top"]), options["format"] == "markdown")
     return code
@@ -423,10 +428,12 @@ def kind_of(options: Mapping[str, Any]) -> str:
                 raise unfit(message, "one of them", got, f"omit --{name}")
         return "record" if options["record"] else "runtimes"
     if files or second in (".npz", ".json"):
-        if first != second:
-            raise unfit("these two cannot be compared", "two .npz files, or two .json files", f"{a} and {b}")
+        if not {first, second} <= {".npz", ".json"}:
+            dump = shlex.join(["qrun", "compare", *((a, b) if second else (b, a)), "--map", "auto"])
+            fix = f"{dump} -i INPUTS compares a model with the tensors in a file"
+            raise unfit("these two cannot be compared", "two .npz files, or two .json files", f"{a} and {b}", fix)
         refuse(options, ("against", "arith", "emulate", "isolate", "record", "inputs", "random", "shape"))
-        return first[1:]
+        return first[1:] if first == second else "npz"
     if options["record"]:
         raise unfit("--record takes one model", "qrun compare MODEL --record DIR", f"{a} and {b}", "leave B out")
     if os.path.isdir(b):

@@ -148,7 +148,7 @@ def _print_judgement(
 
     code, argv = int(judgement.failed), ctx.ensure_object(Call).argv
     if options["format"] == "json":
-        print_json(out, fields(judgement), code)
+        print_json(out, fields(judgement), conform_sheet(judgement).answer(code))
     elif options["format"] == "text":
         sheet = conform_sheet(judgement)
         more = details(suite, judgement) if out.verbose else []

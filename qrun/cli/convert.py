@@ -88,9 +88,10 @@ def command(out: Out, **options: Any) -> int:
         trial = made.try_both(feeds.arrays, limits(options))
         files = made.save(target)
     code = int(not files or bool(trial.broken))
+    sheet = convert_sheet(made.conversion, trial, options["top"])
     if options["format"] == "json":
-        print_json(out, convert_fields(made.conversion, trial, files), code)
+        print_json(out, convert_fields(made.conversion, trial, files), sheet.answer(code))
     else:
-        print_sheet(out, convert_sheet(made.conversion, trial, options["top"]))
+        print_sheet(out, sheet)
         out.wrote(*files)
     return code

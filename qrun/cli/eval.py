@@ -180,7 +180,7 @@ def command(out: Out, models: tuple[str, ...], **options: Any) -> int:
     missed = not all(gate.passed for gate in gates) or bool(gates and found.failed)
     code = 5 if found.stopped_by is not None else int(found.failed >= found.samples or missed)
     if options["format"] == "json":
-        print_json(out, evaluation_fields(found, gates), code)
+        print_json(out, evaluation_fields(found, gates), evaluation_sheet(found, gates).answer(code))
     elif options["format"] == "csv":
         for line in csv_lines(found):
             out.result.line(line)

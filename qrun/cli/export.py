@@ -84,10 +84,11 @@ def command(out: Out, **options: Any) -> int:
         _check_size(exporter, options["large"])
     writer.save(options["output"])
     code = int(not writer.layers)
+    sheet = export_sheet(exporter, writer, options["output"], options["top"])
     if options["format"] == "json":
-        print_json(out, export_fields(exporter, writer), code)
+        print_json(out, export_fields(exporter, writer), sheet.answer(code))
     else:
-        print_sheet(out, export_sheet(exporter, writer, options["output"], options["top"]))
+        print_sheet(out, sheet)
     return code
 
 

@@ -39,7 +39,7 @@ def inspect(out: Out, model: str, nodes: bool, target: tuple[str, ...], tensor: 
     from qrun.ir.infer import with_inferred
     from qrun.ir.load import load
     from qrun.ops import expansion
-    from qrun.report.inspect import inspection, match_stored, print_nodes, print_overview
+    from qrun.report.inspect import inspect_answer, inspection, match_stored, print_nodes, print_overview
     from qrun.report.modelfacts import ModelFacts
     from qrun.report.stats import print_arrays
 
@@ -53,7 +53,7 @@ def inspect(out: Out, model: str, nodes: bool, target: tuple[str, ...], tensor: 
     facts = ModelFacts(with_inferred(loaded, source if loaded.path is None else loaded.path, expansion))
     tensors = match_stored(facts, tensor) if tensor else None
     if format == "json":
-        print_json(out, encode(inspection(facts, nodes, tensors, known)), 0)
+        print_json(out, encode(inspection(facts, nodes, tensors, known)), inspect_answer(facts))
         return
     if not nodes and tensors is None:
         print_overview(out.result, facts)
@@ -76,7 +76,8 @@ def inspect(out: Out, model: str, nodes: bool, target: tuple[str, ...], tensor: 
 @general_options()
 def ops(out: Out, name: str | None, format: str) -> int:
     """List supported operators, versions and types."""
-    from qrun.report.ops import matching_operators, ops_fields, print_ops, supported_operators, why_missing
+    from qrun.report.answer import Answer
+    from qrun.report.ops import count_text, matching_operators, ops_fields, print_ops, supported_operators, why_missing
 
     known = supported_operators()
     shown = matching_operators(known, name) if name else known
@@ -84,7 +85,7 @@ def ops(out: Out, name: str | None, format: str) -> int:
     if not shown:
         out.messages.wrapped("", "  ", why_missing(name or ""))
     if format == "json":
-        print_json(out, ops_fields(shown, len(known)), code)
+        print_json(out, ops_fields(shown, len(known)), Answer(code, count_text(shown, len(known))))
     else:
         print_ops(out.result, shown, len(known), name or "")
     return code
@@ -111,11 +112,12 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 @general_options()
 def explain(out: Out, topic: str | None, format: str) -> None:
     """Explain a rule, an operator or a topic, offline."""
+    from qrun.report.answer import Answer
     from qrun.report.explain import page
 
     found = page(topic, verbose=out.verbose > 0)
     if format == "json":
-        print_json(out, found.fields, 0)
+        print_json(out, found.fields, Answer(0, found.title))
     else:
         found.show(out.result)
 
@@ -132,13 +134,14 @@ def explain(out: Out, topic: str | None, format: str) -> None:
 def cache(out: Out, every: bool, clear: bool, format: str) -> int:
     """Show or clear the cache."""
     from qrun.native.machine.cache import ObjectCache, default_directory
-    from qrun.report.cache import cache_fields, print_cache
+    from qrun.report.answer import Answer
+    from qrun.report.cache import cache_fields, cache_line, print_cache
 
     store = ObjectCache(default_directory())
     removed = store.clear() if clear else None
     entries = store.entries()
     if format == "json":
-        print_json(out, cache_fields(store, entries, removed), 0)
+        print_json(out, cache_fields(store, entries, removed), Answer(0, cache_line(store, entries)))
     else:
         print_cache(out.result, store, entries, removed, every)
     return 0

@@ -53,10 +53,11 @@ def command(
     from qrun.report.sheet import print_sheet
 
     code = int(not any(each.reading is not None and each.reading.named for each in found))
+    sheet = probe_sheet(subject, found)
     if format == "json":
-        print_json(out, probe_fields(subject, found), code)
+        print_json(out, probe_fields(subject, found), sheet.answer(code))
     else:
-        print_sheet(out, probe_sheet(subject, found))
+        print_sheet(out, sheet)
     return code
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from qrun.cli._base import WholeNumber, contradiction, define, format_options, heading, model_argument, print_json
-from qrun.cli._flow import OWN, Ready, prepare, start_other, write_trace
+from qrun.cli._flow import OWN, Ready, prepare, start_other, trace_text, write_trace
 from qrun.cli._options import (
     custom_operators,
     general_options,
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 run, timing, output = map(heading, ("Run", "Timing", "Output"))
 
 INTERRUPTED = 130
+TIMELINES = ("chrome", "perf")
+"""Formats for programs that draw timelines and flame graphs."""
 
 
 @define(
@@ -38,6 +40,7 @@ INTERRUPTED = 130
         "qrun profile m.onnx -i x.npy --trace t.json   # open at ui.perfetto.dev",
         "qrun profile m.onnx -i x.npy --against ort",
         "qrun profile m.onnx -i x.npy --json > base.json",
+        "qrun profile m.onnx -i x.npy --format perf | flamegraph.pl > m.svg",
     ],
 )
 @model_argument
@@ -49,7 +52,7 @@ INTERRUPTED = 130
 @output("--by", "One row per node or per operator type.", type=["node", "op"], default="node")
 @top_option(output, "Rows to print, or 'all' (then in graph order).", 10)
 @trace_option
-@format_options("text", "json", "markdown", "csv")
+@format_options("text", "json", "markdown", "csv", "chrome", "perf")
 @custom_operators
 @general_options(config=True)
 def command(out: Out, **options: Any) -> int:
@@ -70,9 +73,26 @@ def command(out: Out, **options: Any) -> int:
                 f"--backend {options['against']} --trace FILE writes it"
             )
     code = INTERRUPTED if report.profile.interrupted else 0
-    _print(out, report, options["format"], code)
+    if options["format"] in TIMELINES:
+        _print_timeline(ready, report, options, out)
+    else:
+        _print(out, report, options["format"], code)
     out.wrote(options["trace"])
     return code
+
+
+def _print_timeline(ready: Ready, report: ProfileReport, options: Mapping[str, Any], out: Out) -> None:
+    """Prints the profile for programs that draw timelines and flame graphs."""
+    from qrun.report.profile import print_as_encoded
+    from qrun.report.trace import folded
+
+    form = options["format"]
+    if options["against"]:
+        out.note(f"--format {form} has qrun's times; --backend {options['against']} has the other ones")
+    if form == "chrome":
+        out.result.write(trace_text(ready, report.profile.last, options, out, "the trace").rstrip("\n"))
+    else:
+        print_as_encoded(out, folded(ready.model, report.profile))
 
 
 def measure_profile(ready: Ready, options: Mapping[str, Any], out: Out) -> ProfileReport:
@@ -150,14 +170,15 @@ def _other(options: Mapping[str, Any]) -> str:
 
 def _print(out: Out, report: ProfileReport, format: str, code: int) -> None:
     if format == "json":
-        from qrun.report.profile import profile_fields
+        from qrun.report.answer import Answer
+        from qrun.report.profile import answer, profile_fields
 
-        print_json(out, profile_fields(report), code)
+        print_json(out, profile_fields(report), Answer(code, answer(report)))
         return
-    from qrun.report.profile import print_csv, profile_sheet
+    from qrun.report.profile import print_as_encoded, profile_csv, profile_sheet
     from qrun.report.sheet import print_sheet
 
     if format == "csv":
-        print_csv(out, report)
+        print_as_encoded(out, profile_csv(report))
     else:
         print_sheet(out, profile_sheet(report, out.result, format == "markdown"), format == "markdown")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,6 +28,7 @@ from qrun.cli.profile import INTERRUPTED, measure_profile
 from qrun.errors import CallError, UnsupportedError
 
 if TYPE_CHECKING:
+    from qrun.ir import Model
     from qrun.report.html.collect import Document
     from qrun.report.screen import Out, Screen
 
@@ -73,6 +75,14 @@ def is_path(against: str) -> bool:
     shell_complete=places("file"),
 )
 @target_option(run, "Also say what this runtime or device will do with the model, as qrun check --target does.")
+@output(
+    "--model-explorer DIR",
+    "Also write files for Model Explorer: the graph, and the time, SQNR and cause of each node; with --against MODEL both graphs, in step.",
+)
+@output(
+    "--annotate FILE",
+    "Also write a copy of the model whose nodes have time, SQNR and cause as metadata, which Netron shows.",
+)
 @output("-o, --output FILE", "Where to write the page; - for stdout.", default=DEFAULT)
 @custom_operators
 @general_options(config=True)
@@ -98,13 +108,18 @@ def command(ctx: click.Context, /, out: Out, sources: tuple[str, ...], **options
     if saved:
         groups = by_model(_read(sources, options))
         files = [", ".join(dict.fromkeys(item.source for _, item in group)) for group in groups]
+    _check_files(sources, saved, options)
     others = [options["against"]] if options["against"] and is_path(options["against"]) else []
     for source in () if saved else (*sources[1:], *others):  # errors show before anything is measured, which takes long
         if source != "-":
             load(source)
     for source in () if saved else sources:
-        documents, code = _measure(source, options, out, told)
+        documents, code, ready = _measure(source, options, out, told)
         groups.append(documents)
+        if options["model_explorer"] and not code:
+            _write_explorer(ready.model, documents, options, told, out)
+        if options["annotate"] and not code:
+            _write_annotated(ready, documents, options["annotate"], told, out)
         if code:
             break
     argv = ["qrun", *ctx.ensure_object(Call).argv]
@@ -133,8 +148,8 @@ def _read(sources: Sequence[str], options: Mapping[str, Any]) -> list[Document]:
     return [read_document(Path(source), KINDS, SAVED) for source in sources]
 
 
-def _measure(source: str, options: Mapping[str, Any], out: Out, told: Screen) -> tuple[list[Document], int]:
-    """The documents on a model, measured now: checks, quantized values, a profile; and the exit code."""
+def _measure(source: str, options: Mapping[str, Any], out: Out, told: Screen) -> tuple[list[Document], int, Ready]:
+    """The documents on a model, measured now: checks, quantized values, a profile; the exit code; what ran."""
     from qrun.io.inputs import files_read
     from qrun.io.outputs import check_trace
 
@@ -146,7 +161,54 @@ def _measure(source: str, options: Mapping[str, Any], out: Out, told: Screen) ->
     observed = _observe(ready, options, out, told)
     profiled, code = _profile(ready, options, out, told)
     compared = [_compare(ready, options, out, told)] if options["against"] and not code else []
-    return [*observed, profiled, *compared], code
+    return [*observed, profiled, *compared], code, ready
+
+
+def _check_files(sources: Sequence[str], saved: Sequence[str], options: Mapping[str, Any]) -> None:
+    """Raises CallError before anything is measured if --model-explorer or --annotate cannot be done."""
+    from qrun.io.files import check_folder
+    from qrun.io.outputs import check_trace
+
+    given = [f"--{name}" for name in ("model-explorer", "annotate") if options[name.replace("-", "_")]]
+    if given and (saved or len(sources) > 1):
+        raise CallError(
+            "QR005",
+            f"{given[0]} takes one model",
+            facts=[("got", "saved results, which have no graph" if saved else ", ".join(sources))],
+            fixes=["qrun report QUANTIZED --against FLOAT --model-explorer DIR shows two graphs in step"],
+        )
+    if options["model_explorer"]:
+        check_folder(options["model_explorer"])
+    if options["annotate"]:
+        read = {sources[0]: "the model of this command", options["against"] or "": "the model to compare with"}
+        for name in (options["annotate"], f"{options['annotate']}.data"):
+            check_trace(name, {**read, options["output"]: "the page"})
+
+
+def _write_explorer(
+    model: Model, documents: Sequence[Document], options: Mapping[str, Any], told: Screen, out: Out
+) -> None:
+    from qrun.io.files import write_files
+    from qrun.ir.load import load
+    from qrun.report.explorer import DATA, GRAPH, explorer_files
+
+    against, folder = options["against"], options["model_explorer"]
+    files = explorer_files(model, documents, load(against) if against and is_path(against) else None)
+    write_files(folder, files.items(), GRAPH)
+    if not out.quiet:
+        data = ",".join(os.path.join(folder, name) for name in files if name in DATA)
+        words = ["model-explorer", os.path.join(folder, GRAPH), *(["--node_data_paths", data] if data else [])]
+        _step(told, "explorer", shlex.join(words))
+
+
+def _write_annotated(ready: Ready, documents: Sequence[Document], target: str, told: Screen, out: Out) -> None:
+    from qrun.converting.annotate import annotate
+    from qrun.report.explorer import node_texts
+
+    source = ready.data if ready.data is not None else str(ready.model.path)
+    files = annotate(source, target, node_texts(ready.model, documents))
+    if not out.quiet:
+        _step(told, "annotate", shlex.join(["netron", files[0]]))
 
 
 def _observe(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) -> list[Document]:

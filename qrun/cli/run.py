@@ -51,7 +51,10 @@ run, output = map(heading, ("Run", "Output"))
     "--classes FILE",
     "Show the best classes, or a decoder's next tokens, by name: a .json list, vocab.json, tokenizer.json, or one name per line.",
 )
-@output("-o, --output PATH", "Save tensors: .npz, .npy (one output), DIR/ (test_data_set layout), - for stdout.")
+@output(
+    "-o, --output PATH",
+    "Save tensors: .npz, .npy (one output), .json (Polygraphy), DIR/ (test_data_set layout), - for stdout.",
+)
 @trace_option
 @format_options("text", "json")
 @custom_operators
@@ -89,13 +92,13 @@ def command(out: Out, **options: Any) -> int:
     code = int(bool(failing))
 
     from qrun.report.message import print_findings
-    from qrun.report.run import RunReport, print_run, run_fields
+    from qrun.report.run import RunReport, print_run, run_answer, run_fields
 
     threads = session.threads if isinstance(session, Session) and session.backend == "native" else options["threads"]
     how = session.backend, options["arith"], ready.label
     report = RunReport(ready.model, ready.feeds, result, findings, *how, profile, threads, classes, tokens, *more)
     if as_json:
-        print_json(out, run_fields(report), code)
+        print_json(out, run_fields(report), run_answer(report, code))
     elif options["output"] != "-":
         print_run(out, report)
     if failing and (as_json or out.quiet or options["output"] == "-"):

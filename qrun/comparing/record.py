@@ -25,10 +25,11 @@ from qrun.comparing.sides import Values
 from qrun.comparing.ties import before_rounding, tie_distance
 from qrun.declare import grouped
 from qrun.declare.frozen import frozen
-from qrun.documents.record import Item, Signed, damage_error, decode, encode, optional_field, read_document
+from qrun.documents.record import Item, Signed, decode, encode, optional_field, read_document
 from qrun.errors import CallError
 from qrun.io.files import HIDDEN, write_files
 from qrun.io.files import check_folder as check_writable
+from qrun.io.jsonfile import damage_error
 from qrun.io.storable import digest
 from qrun.ir import Array, Model, Node
 from qrun.ir.compound import is_compound

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from math import isfinite, prod
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -15,9 +16,11 @@ from qrun.comparing.differences import EXACT, Difference, Tolerance, difference,
 from qrun.declare import grouped
 from qrun.declare.frozen import frozen, keys, replace
 from qrun.documents.answers import ProfileNode, RunOutput, Samples
-from qrun.documents.record import Item, damage_error, decode, read_document
+from qrun.documents.record import Item, decode, read_document
 from qrun.errors import CallError
 from qrun.io.arrays import Npz, no_such_file
+from qrun.io.jsonfile import damage_error, parse_json
+from qrun.io.polygraphy import Results, iterations
 from qrun.ir import Array
 from qrun.ir.types import NUMBERS, describe
 from qrun.memory import Budget, default_limit
@@ -328,14 +331,14 @@ class SavedChecks:
 
 
 def compare_npz(a: Path, b: Path, tolerance: Tolerance, *, max_memory: int | None = None) -> SavedArrays:
-    """Compare two .npz files, holding one pair of arrays in memory at a time. `a` is the expected result.
-    Arrays of types that .npz lacks are compared as the unsigned integers in which they are stored.
+    """Compare two .npz files, or results of Polygraphy (.json). `a` is the expected result. Of .npz files, one pair of
+    arrays is in memory at a time. Arrays of types that .npz lacks are compared as the unsigned integers in which they
+    are stored.
 
     max_memory: bytes to hold at once; None: 80 % of the free memory.
     Raises CallError for a file that is missing, damaged or holds pickles, MemoryLimitError above the limit.
     """
-    with _open(a) as first, _open(b) as second:
-        left, right = Npz(str(a), first), Npz(str(b), second)
+    with _arrays(a) as left, _arrays(b) as right:
         pairs = []
         for key in left.members:
             if key in right.members:
@@ -354,7 +357,23 @@ def _open(path: Path) -> IO[bytes]:
         raise no_such_file(path, error) from None
 
 
-def _read(side: Npz, key: str, budget: Budget) -> Array:
+@contextmanager
+def _arrays(path: Path) -> Iterator[Npz | Results]:
+    """The arrays of a file. Raises CallError."""
+    if path.suffix.lower() == ".json":
+        yield Results(str(path))
+        return
+    with _open(path) as stream:
+        yield Npz(str(path), stream)
+
+
+def is_polygraphy(path: Path) -> bool:
+    """Whether a JSON file holds inputs or results of Polygraphy, not a result of qrun. Raises CallError if it is no
+    JSON."""
+    return iterations(parse_json(path, HOW), str(path)) is not None
+
+
+def _read(side: Npz | Results, key: str, budget: Budget) -> Array:
     """Read an array of an archive; unknown types as bits."""
     array = side.read(key, budget)
     budget.hold(array)

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from qrun.conform.suite import ANSWER, DECISION, CaseHead
 from qrun.declare.frozen import frozen
-from qrun.documents.record import damage_error, decode, optional_field, read_document
+from qrun.documents.record import decode, optional_field, read_document
 from qrun.errors import CallError
+from qrun.io.jsonfile import damage_error
 
 VERDICTS = (
     "exact", "choice", "ulp", "wrong", "unstable", "accepts-invalid", "refused", "crashed", "hung", "unsupported",

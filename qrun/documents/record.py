@@ -5,7 +5,6 @@ JSON files that qrun wrote are read without trusting them: every value is fetche
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, field, fields, is_dataclass
 from functools import cache
@@ -16,12 +15,9 @@ from typing import Any, NewType, TypeVar, Union, get_args, get_origin, get_type_
 
 from qrun.declare.frozen import frozen
 from qrun.errors import CallError
-from qrun.io.arrays import CHUNK, no_such_file
-from qrun.memory import Budget, default_limit
+from qrun.io.jsonfile import damage_error, parse_json
 
 T = TypeVar("T")
-EXPANSION = 16
-"""Bytes in memory per byte of JSON text, at most about."""
 MAJOR = 1
 _ODD = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 
@@ -109,13 +105,6 @@ def kind(value: Any) -> str:
     return names.get(type(value), "a number")
 
 
-def damage_error(
-    source: str, expected: str, got: str, fix: str = "write the file again", what: str = "qrun result"
-) -> CallError:
-    facts = [("expected", expected), ("got", got)]
-    return CallError("QR007", f"{source} is not a valid {what}", where=[source], facts=facts, fixes=[fix])
-
-
 def read_document(path: Path, kinds: tuple[str, ...], fix: str) -> tuple[str, Item]:
     """The kind of a document (the NAME of its schema ``qrun/NAME/1.x``) and its content.
 
@@ -152,30 +141,6 @@ def _schema(text: str) -> tuple[str, int]:
     major, dot, minor = parts[2].partition(".")
     valid = dot and all(p.isascii() and p.isdigit() and len(p) < 6 for p in (major, minor))
     return (parts[1], int(major)) if valid else ("", 0)
-
-
-def parse_json(path: Path, fix: str, what: str = "qrun result") -> Any:
-    """The value in a JSON file. what, fix: what the file should be, and how to make one, for the error.
-
-    Raises CallError if the file cannot be read or is not JSON; MemoryLimitError if it is too large.
-    """
-
-    def refuse(name: str) -> Any:
-        raise ValueError(f"{name} is not JSON")
-
-    budget, data = Budget(default_limit), bytearray()
-    try:
-        with open(path, "rb") as stream:
-            while block := stream.read(CHUNK):
-                budget.claim((len(data) + len(block),), EXPANSION, str(path))
-                data += block
-    except (OSError, ValueError) as error:
-        raise no_such_file(path, error) from None
-    try:
-        return json.loads(data, parse_constant=refuse)
-    except (ValueError, RecursionError) as error:
-        start = f"; it starts with {bytes(data[:12])!r}" if data else "; it is empty"
-        raise damage_error(str(path), "a JSON document", f"{error}{start}"[:160], fix, what) from None
 
 
 Signed = NewType("Signed", int)

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-import io
 import re
-from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from qrun.documents.record import damage_error, parse_json
 from qrun.dumps.tensor import DumpTensor, from_bytes, named_type
 from qrun.errors import CallError
-from qrun.io.arrays import bad_file, read_array
+from qrun.io.jsonfile import damage_error, parse_json
+from qrun.io.polygraphy import arrays_of, iterations
 from qrun.memory import Budget
 
 _FIX = "a JSON dump is a file of polygraphy run --save-outputs, or has records {name, dtype, shape, file}"
-_WRAPPERS = ("values", "outputs", "arr", "dct")
-"""Keys that Polygraphy puts between a tensor's name and its array."""
-_DEEP = 12
-"""The most levels of a document that are looked through."""
 RAW = (".raw", ".bin")
 """Suffixes of raw files that a record may describe."""
 
@@ -32,12 +24,12 @@ def read_json(path: Path, budget: Budget) -> tuple[list[DumpTensor], set[Path]]:
     for the results of several runs, because only one was made from the inputs.
     """
     document = parse_json(path, _FIX, "dump")
-    if isinstance(document, dict) and isinstance(document.get("lst"), list):
-        return _polygraphy(_only_run(document["lst"], str(path)), str(path), budget), set()
-    if isinstance(document, list) and len(document) == 1 and isinstance(document[0], dict):
-        found = _polygraphy(document[0], str(path), budget)
-        if found:
-            return found, set()
+    runs = iterations(document, str(path))
+    if runs is not None:
+        if len(runs) != 1:
+            fix = "polygraphy run --iterations 1"
+            raise damage_error(str(path), "one iteration", f"{len(runs)} iterations", fix, "dump")
+        return [DumpTensor(name, array) for name, array in arrays_of(runs[0], str(path), budget).items()], set()
     rows = document.get("tensors", document) if isinstance(document, dict) else document
     rows = rows if isinstance(rows, list) else [rows]
     records = [row for row in rows if isinstance(row, dict) and isinstance(row.get("name"), str)]
@@ -48,45 +40,6 @@ def read_json(path: Path, budget: Budget) -> tuple[list[DumpTensor], set[Path]]:
             tensors.append(_record(record, file, path, budget))
             files.add(file)
     return tensors, files
-
-
-def _only_run(runs: list[Any], source: str) -> Any:
-    """The outputs of the only runner and iteration."""
-    names = [str(run[0]) if isinstance(run, list) and run else "?" for run in runs]
-    if len(runs) != 1:
-        raise damage_error(source, "the results of one runner", ", ".join(names)[:120] or "none", "save one", "dump")
-    rounds = runs[0][1] if isinstance(runs[0], list) and len(runs[0]) > 1 else None
-    if not isinstance(rounds, list) or len(rounds) != 1:
-        count = len(rounds) if isinstance(rounds, list) else "no"
-        raise damage_error(source, "one iteration", f"{count} iterations", "polygraphy run --iterations 1", "dump")
-    return rounds[0]
-
-
-def _polygraphy(value: Any, source: str, budget: Budget) -> list[DumpTensor]:
-    """The arrays of an iteration of Polygraphy, by the key above them."""
-    return [DumpTensor(name, _npy(text, f"{source}[{name}]", budget)) for name, text in _encoded(value, "", 0)]
-
-
-def _encoded(value: Any, name: str, depth: int) -> Iterator[tuple[str, str]]:
-    """Names of tensors and their encoded arrays."""
-    if not isinstance(value, dict) or depth > _DEEP:
-        return
-    if isinstance(value.get("array"), str) and name:
-        yield name, value["array"]
-        return
-    for key, inner in value.items():
-        yield from _encoded(inner, name if key in _WRAPPERS and (name or key == "outputs") else key, depth + 1)
-
-
-def _npy(text: str, source: str, budget: Budget) -> Any:
-    """The array of base64 text with a .npy file."""
-    try:
-        data = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise bad_file(source, f"{error}"[:80], "base64") from None
-    array = read_array(io.BytesIO(data), source, budget, len(data))
-    budget.hold(array, source)
-    return array
 
 
 def _file(record: dict[str, Any], path: Path, single: bool) -> Path | None:

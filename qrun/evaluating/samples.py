@@ -42,7 +42,7 @@ def are_names(model: Model) -> bool:
 
 def as_label(value: Any, names: bool) -> Label:
     """Convert a label from Python. names: see `are_names`; if false, a label that is no class number is a CallError."""
-    plain = value.item() if hasattr(value, "item") else value
+    plain = value.item() if hasattr(value, "item") and np.asarray(value).size == 1 else value
     if names:
         return str(plain)
     try:
@@ -51,7 +51,10 @@ def as_label(value: Any, names: bool) -> Label:
         number = None
     if number is None or isinstance(plain, str) or number != plain:
         raise CallError(
-            "QR003", "a label is not a class number", facts=[("expected", _NUMBER), ("got", repr(plain))], fixes=[_HOW]
+            "QR003",
+            "a label is not a class number",
+            facts=[("expected", _NUMBER), ("got", repr(plain)[:200])],
+            fixes=[_HOW],
         )
     return number
 
@@ -427,7 +430,8 @@ def _lines(path: Path) -> Iterator[tuple[str, Sequence[str]]]:
 
 
 class StreamedSamples:
-    """Samples from a Python iterable, in its order: arrays, feeds, or pairs of either and a label."""
+    """Samples from a Python iterable, in its order: arrays, feeds, or pairs of either and a label. A batch and its
+    labels, as loaders pair them, are a sample for each label."""
 
     def __init__(self, model: Model, samples: Iterable[Any]) -> None:
         self._model, self._axis, self._samples = model, Axis.of(model), samples
@@ -436,25 +440,56 @@ class StreamedSamples:
 
     def __iter__(self) -> Iterator[Sample]:
         names = are_names(self._model)
+        for place, (feed, own) in enumerate(self._rows()):
+            label = as_label(own[0], names) if own else None
+            yield Sample(f"sample {place}", self._axis.add_batch_axis(self._model, feed), label)
+
+    def _rows(self) -> Iterator[tuple[Feed, tuple[Any, ...]]]:
+        """The arrays of each sample, and its label if it has one."""
         for place, given in enumerate(self._samples):
-            name, label = f"sample {place}", None
-            if isinstance(given, tuple) and len(given) == 2:
-                given, label = given[0], as_label(given[1], names)
+            own: tuple[Any, ...] = ()
+            if _is_pair(given):
+                given, own = given[0], (given[1],)
             if not isinstance(given, Mapping):
                 if len(self._model.inputs) != 1:
                     raise CallError(
                         "QR003",
-                        f"{name} is one array, but the model has {len(self._model.inputs)} inputs",
+                        f"sample {place} is one array, but the model has {len(self._model.inputs)} inputs",
                         fixes=["give a dict of arrays by input name"],
                     )
                 given = {self._model.inputs[0].name: given}
-            feed = {key: self._value(key, value) for key, value in given.items()}
-            yield Sample(name, self._axis.add_batch_axis(self._model, feed), label)
+            feed = {key: self._value(place, key, value) for key, value in given.items()}
+            several = own and (hasattr(own[0], "__array__") or isinstance(own[0], (list, tuple)))
+            labels = self._value(place, "its label", own[0]) if several else np.zeros(())
+            if labels.ndim != 1 or not self._is_batch(feed, len(labels)):
+                yield feed, own
+                continue
+            for row, each in enumerate(labels):
+                yield {key: value[row] for key, value in feed.items()}, (each,)
 
-    def _value(self, name: str, value: Any) -> Array:
+    def _is_batch(self, feed: Feed, size: int) -> bool:
+        """Whether every array has the batch axis of its input, with this number of rows."""
+        ranks = {name: len(value.shape) for name, value in self._types.items() if value.shape is not None}
+        whole = all(array.ndim == ranks.get(name) for name, array in feed.items())
+        return whole and self._axis.size != 0 and all(array.ndim and len(array) == size for array in feed.values())
+
+    def _value(self, place: int, name: str, value: Any) -> Array:
         """Convert a Python value to an array, as the model's input of this name requires if there is one."""
         stated = self._types.get(name)
-        return np.asarray(value) if stated is None else as_input(value, stated)
+        try:
+            return np.asarray(value) if stated is None else as_input(value, stated)
+        except (TypeError, ValueError, RuntimeError) as error:
+            facts = [("expected", "an array, or what numpy makes one of"), ("got", f"{type(value).__name__}: {error}")]
+            fix = "convert it: tensor.detach().cpu().numpy()"
+            message = f"sample {place}: numpy makes no array of {name}"
+            raise CallError("QR003", message, facts=facts, fixes=[fix]) from None
+
+
+def _is_pair(given: Any) -> bool:
+    """Whether this is a sample and its label: a tuple of two, or the list that a loader makes of one."""
+    if not isinstance(given, (tuple, list)) or len(given) != 2:
+        return False
+    return isinstance(given, tuple) or isinstance(given[0], Mapping) or hasattr(given[0], "__array__")
 
 
 def spec_identity(spec: str) -> str:

@@ -273,7 +273,8 @@ def evaluate(
 
     models:  one, or several: paths, bytes or onnx.ModelProto.
     samples: a folder, or files with a leading axis of samples; or any iterable of arrays, of feeds (dicts of arrays by
-             input name), or of pairs of either and a label.
+             input name), or of pairs of either and a label; also of batches paired with their labels. It is read as the
+             models run, up to `limit`.
     labels:  the number of each sample's class, or its name for models that return strings and with `classes`; or a file
              of these; or "folders", if the samples are in a folder for each class.
     against: a model; or the models themselves, in ``ort`` or ``onnx-ref``, or in qrun's arithmetic of this name:

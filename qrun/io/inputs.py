@@ -2,7 +2,8 @@
 
 A SPEC is ``name=REST`` where `name` is a graph input (the longest that fits) and REST a file, ``-`` or JSON;
 otherwise it is a path: .npy (the next input in graph order), .npz (keys are input names), either with ``[17]`` for one
-row of the leading axis, .pb (a TensorProto, next in order), an image (next in order), a folder with ``input_*.pb``, or
+row of the leading axis, .json of Polygraphy (keys are input names), .pb (a TensorProto, next in order), an image (next
+in order), a folder with ``input_*.pb``, or
 ``-``.
 """
 
@@ -225,6 +226,8 @@ class _Reader:
             return self.folder(path)
         if (row := _ROW.fullmatch(spec)) and not path.exists():
             return self.row(row[1], int(row[2]), spec, value)
+        if (path.suffix.lower() == ".json" or spec.endswith("]")) and (found := self.polygraphy(spec)):
+            return found
         if path.suffix == ".pb":
             from qrun.ir.tensorfile import read_value
 
@@ -238,6 +241,13 @@ class _Reader:
             with open(path, "rb") as stream:
                 return self.archive(spec, stream)
         return [arrays.read_npy(path, self.budget)]
+
+    def polygraphy(self, spec: str) -> dict[str, Array]:
+        """The arrays of ``FILE.json`` or ``FILE.json[2]`` by name; {} for other files."""
+        from qrun.io import polygraphy
+
+        file, number = polygraphy.split_turn(spec)
+        return polygraphy.read(spec, self.budget) if number is not None or file.lower().endswith(".json") else {}
 
     def row(self, file: str, number: int, spec: str, value: TensorType | None) -> dict[str, Array] | list[Array]:
         """Read one row of a file with a leading axis of samples: ``x.npy[17]``."""

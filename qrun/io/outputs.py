@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from qrun.errors import CallError, close_matches
+from qrun.io import polygraphy
 from qrun.io.arrays import numbered_files, write_npy
 from qrun.io.files import cannot, check_file, check_folder, real_path, replace_file, write_files
 from qrun.io.storable import storable
@@ -44,12 +45,12 @@ def check_target(target: str, names: Sequence[str], read: Mapping[str, str], *, 
             )
     elif path.suffix == ".npz":
         check_keys(names)
-    else:
+    elif path.suffix != ".json":
         folder = f"-o {target}/ writes a folder" if not path.suffix and not os.path.exists(target) else ""
         raise _bad_target(
             f"-o {target}: cannot write {path.suffix} files" if path.suffix else f"-o {target} has no suffix",
             target,
-            folder or "out.npz, out.npy (one output), DIR/ or -",
+            folder or "out.npz, out.npy (one output), out.json (Polygraphy), DIR/ or -",
         )
     check_trace(target, read)
 
@@ -104,6 +105,8 @@ def save(
     with replace_file(target) as stream:
         if Path(target).suffix == ".npy":
             write_npy(stream, next(iter(stored.values())))
+        elif Path(target).suffix == ".json":
+            polygraphy.write(stream, stored)
         else:
             write_npz(stream, stored)
     return notes

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
+from qrun.io import polygraphy
 from qrun.io.inputs import IMAGES, split_name
 from qrun.ir import Model
 
@@ -29,6 +30,9 @@ def input_sets(model: Model, specs: Sequence[str]) -> list[tuple[str, ...]]:
 def _members(model: Model, spec: str) -> list[str]:
     """The sets in a folder, sorted naturally by name; for other specs, the spec itself."""
     folder = Path(spec)
+    if folder.suffix.lower() == ".json" and folder.is_file():
+        count = len(polygraphy.parse(spec))
+        return [spec] if count == 1 else [f"{spec}[{number}]" for number in range(count)]
     if split_name(model, spec)[0] or spec == "-" or not folder.is_dir() or (folder / "input_0.pb").exists():
         return [spec]
     inside = sorted(
@@ -62,6 +66,8 @@ def _gives_all_inputs(model: Model, spec: str) -> bool:
     if spec == "-" or split_name(model, spec)[0]:
         return False
     path = Path(spec)
+    if polygraphy.TURN.fullmatch(spec):
+        return True
     if path.suffix.lower() != ".npz":
         return _is_set(path) or (len(model.inputs) == 1 and path.suffix.lower() in _ARRAYS)
     try:

@@ -226,8 +226,11 @@ def least(found: Accuracy) -> float:
     return min((value if value == value else float("-inf") for value in values), default=float("inf"))
 
 
-def candidates_sheet(found: Sequence[Candidate], first: str, top: int | None, sources: Sources = NONE) -> Sheet:
-    """Lays out the ranking. found: in the order of `rank_models`; first: path of the model they are compared with."""
+def candidates_sheet(
+    found: Sequence[Candidate], first: str, top: int | None, sources: Sources = NONE, command: str = ""
+) -> Sheet:
+    """Lays out the ranking. found: in the order of `rank_models`; first: path of the model they are compared with;
+    command: compares the best one alone."""
     best, reference = found[0][1], found[0][1].reference
     good = sum(each.passed for _, each in found)
     goal = f"--min-sqnr {best.min_sqnr:g}" if best.min_sqnr is not None else "the tolerance"
@@ -239,10 +242,10 @@ def candidates_sheet(found: Sequence[Candidate], first: str, top: int | None, so
     notes = [f"{path}: {text}" for path, each in found for text in (hurry(each), departure_text(each)) if text]
     columns = [column for column in _CANDIDATES if best.judged or column.header != "good enough"]
     (block,) = top_rows("Models, the best first", columns, found, top, "model")
-    tip = f"qrun compare {first} {found[0][0]} with the same inputs shows what each node costs"
+    tips = [f"{command}   shows what each node costs"] if command else []
     models = [headline(reference, Feeds(dict(best.feeds), dict(sources)))]
     style = OPEN if not best.judged else GOOD if best.passed else BAD
-    return Sheet([replace(block, lines=[tip])], said + chance(sources), style, models, about, notes)
+    return Sheet([replace(block, lines=tips)], said + chance(sources), style, models, about, notes)
 
 
 _CANDIDATES = [

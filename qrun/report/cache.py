@@ -28,8 +28,8 @@ KINDS = {
 
 def print_cache(screen: Screen, store: ObjectCache, entries: Sequence[Entry], removed: int | None, every: bool) -> None:
     """Prints the folder, its size by kind, and with `every` each file. removed: bytes just deleted, or None."""
-    total = sum(entry.size for entry in entries)
-    screen.line((str(store.directory), "bold"), f"   {human(total)} of at most {human(store.limit)}")
+    folder, gap, sizes = cache_line(store, entries).rpartition("   ")
+    screen.line((folder, "bold"), gap + sizes)
     if store.refused:
         screen.line(f"  not used: it {store.refused}")
     if removed is not None:
@@ -45,6 +45,11 @@ def print_cache(screen: Screen, store: ObjectCache, entries: Sequence[Entry], re
         columns = [Column("file", shrink=1), Column("kept"), Column("size", right=True), Column("used", right=True)]
         listed = [[e.name, _kind(e), human(e.size), f"{_ago(now - e.used)} ago"] for e in entries]
         screen.grid(Grid(columns, listed, {}))
+
+
+def cache_line(store: ObjectCache, entries: Sequence[Entry]) -> str:
+    """``/home/me/.cache/qrun   12 MiB of at most 512 MiB``."""
+    return f"{store.directory}   {human(sum(entry.size for entry in entries))} of at most {human(store.limit)}"
 
 
 def cache_fields(store: ObjectCache, entries: Sequence[Entry], removed: int | None) -> dict[str, Any]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
+from itertools import islice
 
 from qrun.checking.check import Checked, Report
-from qrun.checking.rules import Finding
+from qrun.checking.deploy import is_of_target
+from qrun.checking.rules import LEVELS, Finding
+from qrun.checking.targets import names
 from qrun.checking.vectors import Vector
 from qrun.report.catalog import entry
 from qrun.report.message import count_levels
@@ -29,6 +32,39 @@ def summary(report: Report) -> str:
         states = {s: sum(v.status == s for v in report.vectors) for s in ("passed", "failed", "skipped")}
         text += f"; {plural(len(report.vectors), 'vector')}: {', '.join(f'{n} {s}' for s, n in states.items() if n)}"
     return text
+
+
+Found = tuple[Checked, Finding]
+"""A finding and its model."""
+
+
+def of_rules(report: Report, notes: bool) -> list[Found]:
+    """The findings that get a block. With targets, which have blocks of their own, only those of rules that make the
+    check fail or that are errors, unless notes are requested."""
+    found = [(m, f) for m, f in by_level(visible(report, notes)) if not is_of_target(f)]
+    if not report.targets or notes:
+        return found
+    return [(m, f) for m, f in found if f.level == "error" or report.is_failing(f)]
+
+
+def shown(report: Report, notes: bool) -> list[Found]:
+    """The findings on the screen, those of targets first."""
+    return [*((m, f) for m, f in by_level(report.findings) if is_of_target(f)), *of_rules(report, notes)]
+
+
+def explain(found: Sequence[Found]) -> list[str]:
+    """The command that explains the first of these findings; none if no command does."""
+    known = (f.rule for _, f in found if not is_of_target(f) or f.rule.rpartition("/")[0] in names())
+    return [f"qrun explain {rule}" for rule in islice(known, 1)]
+
+
+def by_level(found: Sequence[Found]) -> list[Found]:
+    return sorted(found, key=lambda place: LEVELS.index(place[1].level))
+
+
+def verdict(report: Report) -> str:
+    """``failed: 2 errors, 1 warning in 3 models``."""
+    return f"{outcome(report)}: {summary(report)}"
 
 
 def outcome(report: Report) -> str:

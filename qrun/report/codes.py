@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterable
 
 from qrun.errors import NAMES, close_matches
+from qrun.report.answer import EXITS
 
 _TEXTS = {
     "QR000": "The command line cannot be read: an unknown command or option, an option without a value, or a value that the option does not accept. qrun COMMAND -h lists the options.",
@@ -94,6 +96,8 @@ Nothing else is imported: [tool.qrun] cannot name files with code.""",
   x.pb                    a TensorProto, the next input in graph order
   cat.png                 an image: .png, .jpg, .jpeg, .bmp or .webp (qrun explain
                           image)
+  in.json                 inputs of polygraphy run --save-inputs; in.json[2] is
+                          one of several iterations
   test_data_set_0/        a folder with input_0.pb, input_1.pb ...
   -                       stdin: .npy or .npz
 
@@ -157,17 +161,10 @@ For other names, write a genai_config.json beside the model, as onnxruntime-gena
 
 %d is the number of the layer. A folder with such a file is a model: qrun run folder/. A model with caches gets empty ones
 first, then what it returned, --step tokens at a time; one without gets whole sequences.""",
-    "exit-codes": """\
-    0  done, and the answer is yes
-    1  done, and the answer is no: a finding at or above --fail-on, a difference
-    2  the command is wrong: unknown option, no such file, missing input
-    3  the model cannot be read: not ONNX, cut off, external data missing;
-       qrun check reports that as a finding and exits with 1
-    4  the model is fine, but qrun cannot run it: operator, opset or type
-    5  the run failed: a limit of memory or time, or a node refused its values
-   70  a bug in qrun
-  130  interrupted with Ctrl-C
-  141  the reader of stdout closed the pipe""",
+    "exit-codes": "\n".join(
+        textwrap.fill(text, 78, initial_indent=f"{code:>5}  ", subsequent_indent=" " * 7)
+        for code, text in EXITS.items()
+    ),
     "config": """\
 Set defaults for options in [tool.qrun] of pyproject.toml. qrun reads the nearest one, from the current folder upwards:
 
@@ -228,7 +225,11 @@ reads when it starts:
   schema       qrun/COMMAND/MAJOR.MINOR; a new minor version only adds keys
   qrun         the version of qrun
   command      the command line
-  exit_code    the exit code of the process; see qrun explain exit-codes
+  verdict      the answer as a sentence: that of the screen
+  exit         code: the exit code of the process, and its meaning
+  next         what to type next, as the screen suggests it: commands; of an
+               error, its fixes
+  exit_code    the exit code again
   error        code, name, message, where, facts, why, fixes; only on failure
 
 If qrun crashes, the error code is internal; after Ctrl-C it is interrupted. Ignore keys that you do not know. Numbers that JSON cannot represent are the strings "nan", "inf" and "-inf". The document does not contain large tensors: save them with -o.""",

@@ -24,6 +24,7 @@ from qrun.documents.record import encode
 from qrun.errors import CallError, close_matches, some
 from qrun.ir import Array, Model, TensorType
 from qrun.ir.types import shape_text, sizes_text, type_name
+from qrun.report.answer import Answer
 from qrun.report.grid import Column, Grid
 from qrun.report.header import model_fields
 from qrun.report.modelfacts import ModelFacts
@@ -51,7 +52,7 @@ def print_overview(screen: Screen, facts: ModelFacts) -> None:
         ("made by", _origin(model)),
         ("size", _size(facts)),
         ("quantized", _quantization(facts)),
-        ("runs here", f"no: {facts.obstacle}" if facts.obstacle else "yes"),
+        ("runs here", _runs(facts)),
     ]
     screen.facts(rows)
     screen.line()
@@ -65,6 +66,17 @@ def print_overview(screen: Screen, facts: ModelFacts) -> None:
     if model.path:
         screen.line()
         screen.line(f"graph view: netron {quote(str(model.path))}")
+
+
+def inspect_answer(facts: ModelFacts) -> Answer:
+    """``m.onnx: QDQ, 12 nodes, 61.7 k parameters, 0.42 MMAC; runs here: yes``, and the command that draws the graph."""
+    path, parts = facts.model.path, [facts.form, _size(facts)]
+    draw = [f"netron {quote(str(path))}"] if path else []
+    return Answer(0, f"{facts.model.label.rpartition('/')[2]}: {', '.join(parts)}; runs here: {_runs(facts)}", draw)
+
+
+def _runs(facts: ModelFacts) -> str:
+    return f"no: {facts.obstacle}" if facts.obstacle else "yes"
 
 
 def _file(model: Model) -> str:

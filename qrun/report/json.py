@@ -7,15 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qrun.documents.record import encode
+from qrun.report.answer import Answer
 from qrun.report.text import BRACKETS
 
 
-def document(command: str, argv: Sequence[str], body: Mapping[str, Any]) -> str:
-    """The text of one report of `command`."""
+def document(command: str, argv: Sequence[str], body: Mapping[str, Any], answer: Answer | None = None) -> str:
+    """The text of one report of `command`. answer: that of the call; None for a report without a call."""
     from qrun import __version__
 
     head = {"schema": f"qrun/{command}/1.0", "qrun": __version__, "command": ["qrun", *argv]}
-    return text({**head, **body})
+    return text({**head, **(answer.fields(argv) if answer else {}), **body})
 
 
 def text(value: Any, indent: int | None = None, separators: tuple[str, str] | None = None) -> str:
@@ -25,4 +26,5 @@ def text(value: Any, indent: int | None = None, separators: tuple[str, str] | No
 
 
 def failure(command: str, argv: Sequence[str], error: Mapping[str, Any], code: int) -> str:
-    return document(command, argv, {"error": error, "exit_code": code})
+    title = " ".join(filter(None, ("error", error["code"], error["name"])))
+    return document(command, argv, {"error": error}, Answer(code, f"{title}: {error['message']}", error["fixes"]))

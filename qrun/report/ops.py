@@ -161,7 +161,11 @@ def print_ops(screen: Screen, shown: Sequence[Supported], total: int, name: str 
     ]
     if shown:
         screen.grid(Grid.of(columns, sorted(shown, key=lambda s: not s.op_type.lower().startswith(name.lower()))))
-    screen.line(f"{len(shown)} of {total} operators")
+    screen.line(count_text(shown, total))
+
+
+def count_text(shown: Sequence[Supported], total: int) -> str:
+    return f"{len(shown)} of {total} operators"
 
 
 def ranges(codes: Sequence[str]) -> str:

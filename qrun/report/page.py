@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,3 +16,10 @@ class Page:
 
     show: Callable[[Screen], None]
     fields: Mapping[str, Any]
+
+    @property
+    def title(self) -> str:
+        """The first line of the page."""
+        text = io.StringIO()
+        self.show(Screen(text, terminal=False, width=None, color=False))
+        return text.getvalue().partition("\n")[0].strip()

@@ -58,10 +58,10 @@ def profile_sheet(report: ProfileReport, screen: Screen, markdown: bool = False)
     return Sheet(blocks, verdict(report), style, [model], [_how(report)], notes(report))
 
 
-def print_csv(out: Out, report: ProfileReport) -> None:
-    """Prints the report as CSV; characters that the stream's encoding lacks become escapes."""
+def print_as_encoded(out: Out, text: str) -> None:
+    """Prints a text for programs; characters that the stream's encoding lacks become escapes."""
     encoding = out.result.encoding
-    out.result.stream.write(profile_csv(report).encode(encoding, "backslashreplace").decode(encoding))
+    out.result.stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
 def _how(report: ProfileReport) -> str:
@@ -85,6 +85,14 @@ def verdict(report: ProfileReport) -> str:
     if report.against is None or found is None:
         return ""
     return faster(found.verdict, run_times(report.profile.run_ns), run_times(report.against.run_ns))
+
+
+def answer(report: ProfileReport) -> str:
+    """The verdict; without another runtime, the time: ``m.onnx: 15.5 us a run, the median of 2,000 plain runs``."""
+    runs = len(report.profile.run_ns)
+    many = f"the median of {runs:,} plain runs" if runs > 1 else plural(runs, "plain run")
+    name = report.profile.model.label.rpartition("/")[2]
+    return verdict(report) or f"{name}: {duration(report.profile.median_ns)} a run, {many}"
 
 
 def faster(verdict: str, mine: Samples, others: Samples) -> str:

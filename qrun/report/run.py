@@ -13,6 +13,7 @@ from qrun.ir import Array, Model, Node
 from qrun.ir.compound import elements_of, sequence, tensors
 from qrun.ir.types import describe, type_name
 from qrun.ops import CUSTOM
+from qrun.report.answer import Answer
 from qrun.report.grid import Column, Grid
 from qrun.report.header import environment, headline, input_fields, model_fields, print_headline
 from qrun.report.message import count_levels, print_findings
@@ -131,7 +132,8 @@ def print_run(out: Out, report: RunReport) -> None:
         screen.line()
         _checks(screen, report, out.verbose > 0)
     screen.line()
-    _verdict(screen, report)
+    style = BAD if any(f.level == "error" for f in report.findings or ()) else OPEN
+    screen.wrapped("", "  ", (verdict(report), style))
 
 
 def _outputs(screen: Screen, values: Mapping[str, Array]) -> None:
@@ -287,16 +289,21 @@ def _checks(screen: Screen, report: RunReport, verbose: bool) -> None:
         screen.wrapped("  ", "  ", (told, NEXT))
 
 
-def _verdict(screen: Screen, report: RunReport) -> None:
-    """Prints the answer in one line to repeat: ``m.onnx: logits float32 [8,10], 15.5 us a run, 1 warning``."""
+def verdict(report: RunReport) -> str:
+    """The answer in one line to repeat: ``m.onnx: logits float32 [8,10], 15.5 us a run, 1 warning``."""
     outputs = [f"{name} {describe(array)}" for name, array in tensors(report.result.outputs).items()]
     more = [f"{plural(len(outputs) - NAMED, 'more output')}"] if outputs[NAMED:] else []
     time = f"{duration(report.median_ns)} {'a run' if report.profile else 'for the first run'}"
     levels = [f.level for f in report.findings or () if f.level != "note"]
     found = [count_levels(levels) or "nothing found"] if report.findings is not None else []
-    style = BAD if "error" in levels else OPEN
     told = ", ".join([*outputs[:NAMED], *more, time, *found])
-    screen.wrapped("", "  ", (f"{report.model.label.rpartition('/')[2]}: {told}", style))
+    return f"{report.model.label.rpartition('/')[2]}: {told}"
+
+
+def run_answer(report: RunReport, code: int) -> Answer:
+    """The verdict, and the command that explains the first finding."""
+    found = [f"qrun explain {f.rule}" for f in report.findings or () if f.level != "note"]
+    return Answer(code, verdict(report), found[:1])
 
 
 def run_fields(report: RunReport) -> dict[str, Any]:

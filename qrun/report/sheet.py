@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from qrun.declare.frozen import frozen, replace
 from qrun.documents.answers import SHORT
+from qrun.report.answer import OPTIONS, Answer, commands
 from qrun.report.grid import Column, Grid
 from qrun.report.header import Headline, print_headline
 from qrun.report.markdown import cell, code, escape, table
@@ -59,6 +60,12 @@ class Sheet:
     about: Sequence[str] = ()
     notes: Sequence[str] = ()
     title: str = "qrun compare"
+
+    def answer(self, code: int) -> Answer:
+        """The answer of a call with this report and exit code."""
+        facts = [OPTIONS.match(text) for block in self.blocks for label, text in block.facts if label == "next"]
+        lines = [line for block in self.blocks for line in block.lines]
+        return Answer(code, self.verdict, [*commands([*lines, *self.notes]), *(found[0] for found in facts if found)])
 
     def with_about(self, *lines: object) -> Sheet:
         """The report with these lines below those of `about`; None is left out."""

@@ -10,6 +10,8 @@ from qrun.ir import Model
 from qrun.ir.types import ONNX_NAMES
 from qrun.report.json import text
 from qrun.report.nodes import node_of
+from qrun.report.text import safe
+from qrun.running.profiling import Profile
 from qrun.running.session import NodeEvent, RunResult, TensorInfo
 
 Event = dict[str, Any]
@@ -52,6 +54,28 @@ def trace(model: Model, result: RunResult, *, load_ns: int = 0, plan_ns: int = 0
         for helper, start, span in node.helpers:
             events.append(event("Thread", label, offset + start, span, {"node_index": str(node.index)}, helper))
     return "[" + ",\n ".join(map(text, events)) + "]\n"
+
+
+def folded(model: Model, profile: Profile) -> str:
+    """A profile as collapsed stacks, which flamegraph.pl, inferno and speedscope read: ``FILE;OPERATOR;NODE TIME`` on
+    each line, times in whole nanoseconds: the median of each node, then the overhead of a call.
+
+    Without times of nodes, there is one line with the median of whole runs. Semicolons in names, which separate frames,
+    become colons.
+    """
+    file = _frame(model.label.rpartition("/")[2])
+    if not profile.node_ns.size:
+        return f"{file} {round(profile.median_ns)}\n"
+    rows = [
+        (f"{_frame(node_of(model, event).op)};{_frame(node_of(model, event).label)}", ns)
+        for event, ns in zip(profile.last.events, profile.medians, strict=True)
+    ]
+    rows += [("call overhead", profile.overhead_ns)] if profile.overhead_ns else []
+    return "".join(f"{file};{frames} {round(ns)}\n" for frames, ns in rows)
+
+
+def _frame(name: str) -> str:
+    return safe(name.replace(";", ":"))
 
 
 def _label(pid: int, helper: int, what: str, name: str) -> Event:

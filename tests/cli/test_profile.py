@@ -17,7 +17,9 @@ import numpy as np
 import onnx
 import pytest
 from helpers.cli import Ended, call, deep_model, npy, save
+from helpers.models import make_model
 from helpers.profile import residual
+from onnx import helper
 
 from qrun.checking.rules import RULES
 from qrun.native.emit.isa import available
@@ -397,3 +399,52 @@ def test_a_roof_is_kept_beside_the_kernels_unless_other_work_disturbed_it(
     assert len(list(kept.glob("*.machine"))) == (bool(available()) and not busy)
     profiled("--no-cache", env={"QRUN_CACHE_DIR": str(folder / "other")})
     assert not (folder / "other").exists()
+
+
+# For timelines and flame graphs
+
+
+def stacks(text: str) -> dict[str, int]:
+    """Collapsed stacks as flamegraph.pl reads them: the count behind the last space."""
+    found = [re.fullmatch(r"(.+) (\d+)", line) for line in text.splitlines()]
+    assert all(found), text
+    return {line[1]: int(line[2]) for line in found if line}
+
+
+def test_collapsed_stacks_have_the_median_of_each_node() -> None:
+    ended = profiled("--format", "perf")
+    found = stacks(ended.out)
+    nodes = {key: ns for key, ns in found.items() if not key.endswith(";call overhead")}
+    rows = profiled("--json").json["nodes"]
+    assert list(nodes) == [f"net.onnx;{row['op']};{row['name']}" for row in rows]
+    assert sum(nodes.values()) > 0
+
+
+def test_names_cannot_break_a_stack(folder: Path) -> None:
+    node = helper.make_node("Relu", ["x"], ["y"], name="a;b\nc 7\u2603")
+    save(make_model([node], {"x": [1]}, "y"), folder / "odd.onnx")
+    npy(folder / "u.npy", np.zeros(1, np.float32))
+    ended = call("profile", "odd.onnx", "-i", "u.npy", "-n", "2", "--format", "perf", encoding="ascii")
+    key = next(key for key in stacks(ended.out) if ";Relu;" in key)
+    assert key == "odd.onnx;Relu;a:b\\nc 7\\u2603"
+
+
+def test_the_chrome_trace_is_that_of_the_option_trace() -> None:
+    events = json.loads(profiled("--format", "chrome").out)
+    assert profiled("--trace", "t.json").code == 0
+    kept = [(e["cat"], e["name"]) for e in json.loads(Path("t.json").read_text()) if e["cat"] in ("Node", "Session")]
+    assert [(e["cat"], e["name"]) for e in events if e["cat"] in ("Node", "Session")] == kept
+
+
+@pytest.mark.parametrize("form", ["chrome", "perf"])
+def test_beside_onnxruntime_a_note_says_whose_times_these_are(form: str) -> None:
+    ended = profiled("--against", "ort", "--format", form)
+    assert f"--format {form} has qrun's times; --backend ort has the other ones" in ended.err
+
+
+def test_a_runtime_without_times_of_nodes_has_one_stack(folder: Path) -> None:
+    save(make_model([helper.make_node("Relu", ["x"], ["y"])], {"x": [1]}, "y"), folder / "float.onnx")
+    ended = call("profile", "float.onnx", "--random", "-n", "3", "--backend", "onnx-ref", "--format", "perf")
+    ((key, ns),) = stacks(ended.out).items()
+    assert key == "float.onnx"
+    assert ns > 0

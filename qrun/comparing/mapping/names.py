@@ -8,9 +8,10 @@ from dataclasses import fields
 from pathlib import Path
 
 from qrun.comparing.mapping.fit import MappedTensor
-from qrun.documents.record import damage_error, decode, encode, key_of, read_document
+from qrun.documents.record import decode, encode, key_of, read_document
 from qrun.errors import CallError
 from qrun.io.files import cannot, replace_file
+from qrun.io.jsonfile import damage_error
 
 SCHEMA = "qrun/map/1.0"
 _FIX = "--map auto writes such a file; qrun/schemas/map-1.0.json describes it"

@@ -186,7 +186,9 @@ FORMATS: Mapping[str, tuple[str, Callable[[Judgement, Sequence[str]], str]]] = {
     "text": (".txt", lambda found, argv: render(lambda screen: print_sheet(Out(screen, screen), conform_sheet(found)))),
     "json": (
         ".json",
-        lambda found, argv: document("conform", argv, {**fields(found), "exit_code": int(found.failed)}) + "\n",
+        lambda found, argv: (
+            document("conform", argv, fields(found), conform_sheet(found).answer(int(found.failed))) + "\n"
+        ),
     ),
     "markdown": (".md", lambda found, argv: "\n".join(markdown_lines(conform_sheet(found))) + "\n"),
     "junit": (".xml", _junit),

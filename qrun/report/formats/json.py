@@ -5,7 +5,8 @@ from __future__ import annotations
 from qrun.checking.check import Report
 from qrun.checking.rules import LEVELS
 from qrun.documents.record import encode
-from qrun.report.check import fingerprints
+from qrun.report.answer import Answer
+from qrun.report.check import explain, fingerprints, shown, verdict
 from qrun.report.formats._format import Asked, check_format
 from qrun.report.json import document
 
@@ -15,7 +16,6 @@ def check_json(report: Report, asked: Asked) -> str:
     prints = iter(fingerprints(report))
     states = [vector.status for vector in report.vectors]
     fields = {
-        "exit_code": int(report.failed),
         "backend": report.backend,
         "arith": report.arith,
         "fail_on": report.fail_on,
@@ -30,4 +30,5 @@ def check_json(report: Report, asked: Asked) -> str:
             for m in report.models
         ],
     }
-    return document("check", asked.argv, fields) + "\n"
+    answer = Answer(int(report.failed), verdict(report), explain(shown(report, asked.notes)))
+    return document("check", asked.argv, fields, answer) + "\n"

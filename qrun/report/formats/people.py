@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from qrun.checking.check import Checked, Report
-from qrun.checking.deploy import is_of_target
-from qrun.checking.rules import LEVELS, Finding
-from qrun.checking.targets import names
+from qrun.checking.rules import LEVELS
 from qrun.declare import grouped
 from qrun.declare.frozen import frozen
-from qrun.report.check import outcome, summary, unexplained_vectors, visible
+from qrun.report.check import Found, by_level, explain, of_rules, shown, unexplained_vectors, verdict, visible
 from qrun.report.formats._format import Asked, check_format
 from qrun.report.grid import Column, Grid
 from qrun.report.message import count_levels, print_blocks
@@ -27,39 +25,28 @@ TABLE = 100
 def full(screen: Screen, report: Report, asked: Asked) -> None:
     """Targets, findings as blocks, alike ones in one block, a table of the models, the next command, and the
     summary."""
-    shown = _of_rules(report, asked.notes)
+    found = of_rules(report, asked.notes)
     if asked.statistics:
         _statistics(screen, report)
     else:
         print_targets(screen, report, asked.notes)
-        if report.has_targets and shown:
+        if report.has_targets and found:
             screen.line()
-        print_blocks(screen, [(model.name, finding) for model, finding in shown], every=asked.notes)
+        print_blocks(screen, [(model.name, finding) for model, finding in found], every=asked.notes)
     if asked.quiet and not report.failed:
         return
-    if report.has_targets or (report.findings and (asked.statistics or shown)):
+    if report.has_targets or (report.findings and (asked.statistics or found)):
         screen.line()
     if not asked.quiet:
         _below(screen, report, asked)
     _verdict(screen, report)
 
 
-def _of_rules(report: Report, notes: bool) -> list[tuple[Checked, Finding]]:
-    """The findings that get a block. With targets, which have blocks of their own, only those of rules that make the
-    check fail or that are errors, unless notes are requested."""
-    found = [(m, f) for m, f in _sorted(visible(report, notes)) if not is_of_target(f)]
-    if not report.targets or notes:
-        return found
-    return [(m, f) for m, f in found if f.level == "error" or report.is_failing(f)]
-
-
 def _below(screen: Screen, report: Report, asked: Asked) -> None:
     if not asked.statistics:
         _table(screen, report, asked.notes)
     _integers(screen, report)
-    of_targets = [(m, f) for m, f in _sorted(report.findings) if is_of_target(f)]
-    shown = [*of_targets, *_of_rules(report, asked.notes)]
-    _next(screen, report, shown, "all reasons" if is_table(report, asked.notes) else "")
+    _next(screen, report, shown(report, asked.notes), "all reasons" if is_table(report, asked.notes) else "")
 
 
 @check_format("concise")
@@ -67,22 +54,19 @@ def concise(screen: Screen, report: Report, asked: Asked) -> None:
     """``path: node: LEVEL CODE name: message``, one line per finding whatever the width, then the summary."""
     if asked.statistics:
         _statistics(screen, report)
-    for model, finding in [] if asked.statistics else _sorted(visible(report, asked.notes)):
+    for model, finding in [] if asked.statistics else by_level(visible(report, asked.notes)):
         node: list[Piece] = [(finding.node, NAME), ": "] if finding.node else []
         title = (f"{finding.rule} {finding.name}: ", "bold")
         screen.line(f"{model.name}: ", *node, (finding.level, STYLES[finding.level]), " ", title, finding.message)
     if not asked.quiet:
-        _next(screen, report, _sorted(visible(report, asked.notes)))
+        _next(screen, report, by_level(visible(report, asked.notes)))
     if report.failed or not asked.quiet:
         _verdict(screen, report)
 
 
-def _sorted(found: Sequence[tuple[Checked, Finding]]) -> list[tuple[Checked, Finding]]:
-    return sorted(found, key=lambda place: LEVELS.index(place[1].level))
-
-
 def _verdict(screen: Screen, report: Report) -> None:
-    screen.wrapped("", "  ", (f"{outcome(report)}:", BAD if report.failed else GOOD), f" {summary(report)}")
+    word, colon, rest = verdict(report).partition(":")
+    screen.wrapped("", "  ", (word + colon, BAD if report.failed else GOOD), rest)
 
 
 def _integers(screen: Screen, report: Report) -> None:
@@ -92,14 +76,13 @@ def _integers(screen: Screen, report: Report) -> None:
         screen.wrapped(f"in integers in {found.runtime} on {found.on}: ", "  ", str(found))
 
 
-def _next(screen: Screen, report: Report, shown: Sequence[tuple[Checked, Finding]], more: str = "") -> None:
+def _next(screen: Screen, report: Report, told: Sequence[Found], more: str = "") -> None:
     """Prints what was not shown, and the command that explains the first finding. more: something else not shown."""
-    seen = {id(finding) for _, finding in shown}
+    seen = {id(finding) for _, finding in told}
     hidden = count_levels(finding.level for _, finding in report.findings if id(finding) not in seen)
     hidden = ", ".join(filter(None, [more, hidden]))
     parts = [f"-v shows {hidden}"] if hidden else []
-    explained = [f.rule for _, f in shown if not is_of_target(f) or f.rule.rpartition("/")[0] in names()]
-    parts += [f"qrun explain {explained[0]} has details"] if explained else []
+    parts += [f"{command} has details" for command in explain(told)]
     if parts:
         screen.wrapped("", "  ", ("; ".join(parts), NEXT))
     if report.since is not None:

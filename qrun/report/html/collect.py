@@ -20,9 +20,10 @@ from qrun.documents.answers import (
     Samples,
     TensorCodes,
 )
-from qrun.documents.record import Item, damage_error, decode, encode
+from qrun.documents.record import Item, decode, encode
 from qrun.errors import CallError
 from qrun.evaluating.evaluation import Evaluation
+from qrun.io.jsonfile import damage_error
 from qrun.running.machine import Machine
 
 Document = tuple[str, Item]
