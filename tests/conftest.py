@@ -6,11 +6,12 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 from helpers.poison import poisoned
 from helpers.tiers import split_tests, write_table
+from helpers.without_native import MISSING, REASON, needs_native
 
 SCREEN = (
     "COLUMNS",
@@ -41,6 +42,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not config.getoption("--all") and not chosen:
         items[:], left = split_tests(items)
         config.hook.pytest_deselected(items=left)
+
+
+if MISSING:
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(
+        collector: pytest.Collector,
+    ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+        """Modules that import what needs llvmlite are skipped."""
+        report = yield
+        if report.failed and "llvmlite" in str(report.longrepr) and isinstance(collector, pytest.Module):
+            report.outcome, report.longrepr = "skipped", (str(collector.path), 0, f"Skipped: {REASON}")
+        return report
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Tests that ask for native kernels are skipped."""
+        report = yield
+        if report.failed and call.excinfo and needs_native(call.excinfo.value, call.excinfo.tb):
+            report.outcome, report.longrepr = "skipped", (str(item.path), 0, f"Skipped: {REASON}")
+        return report
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

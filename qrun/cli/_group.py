@@ -151,7 +151,7 @@ def _instructions() -> str:
 
     try:
         return choose().name
-    except Declined as error:
+    except (Declined, ImportError, OSError) as error:  # without llvmlite, or where its library cannot be loaded
         return f"none: {error}"
 
 

@@ -257,18 +257,18 @@ class Tract:
 
 
 class TemporaryModel:
-    """A temporary file for runtimes that read models only from files."""
+    """A temporary file for runtimes that read models only from files. It is closed when they read it: Windows opens no
+    file twice that its first opener may remove."""
 
     def __init__(self) -> None:
-        self._file = tempfile.NamedTemporaryFile(prefix="qrun-", suffix=".onnx")  # noqa: SIM115
+        self._folder = tempfile.TemporaryDirectory(prefix="qrun-", ignore_cleanup_errors=True)
 
     def write(self, model: bytes) -> str:
         """Put a model into the file and return its path."""
-        self._file.seek(0)
-        self._file.truncate()
-        self._file.write(model)
-        self._file.flush()
-        return self._file.name
+        path = os.path.join(self._folder.name, "model.onnx")
+        with open(path, "wb") as file:
+            file.write(model)
+        return path
 
 
 class Iree:
@@ -349,7 +349,8 @@ def _stderr() -> Iterator[list[str]]:
         finally:
             os.dup2(before, 2)
             os.close(before)
-            text = os.pread(file.fileno(), 1 << 16, 0).decode(errors="replace")
+            file.seek(0)
+            text = file.read(1 << 16).decode(errors="replace")
             lines += [line for line in text.splitlines() if line.strip()]
 
 

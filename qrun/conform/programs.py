@@ -7,6 +7,7 @@ import re
 import select
 import shlex
 import subprocess
+import sys
 import tempfile
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -62,6 +63,8 @@ class ProgramRunner:
 
     def __init__(self, processes: Processes, text: str, poison: int = FIRST) -> None:
         self._processes, self._poison, self._lost = processes, poison, 0
+        if sys.platform == "win32":
+            raise _command_error(self.kind, text, "Windows, where qrun cannot wait for a program's pipes")
         try:
             self._words = shlex.split(text)
         except ValueError as error:

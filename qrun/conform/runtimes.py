@@ -190,9 +190,9 @@ class ProcessRunner:
             with suppress(subprocess.TimeoutExpired):
                 code = process.wait(_ENDING)
             with suppress(OSError, ValueError):
-                place = self._log.fileno()  # os.pread: the process writes where a seek would lead
-                start = max(self._logged, os.fstat(place).st_size - 2000)
-                lines = os.pread(place, 2000, start).decode(errors="replace").split("\n")
+                start = max(self._logged, os.fstat(self._log.fileno()).st_size - 2000)
+                self._log.seek(start)  # where the process would write next, but it ends here
+                lines = self._log.read(2000).decode(errors="replace").split("\n")
                 last = next((" ".join(line.split()) for line in reversed(lines) if line.strip()), "")
         self.close()
         return f"{exit_text(code)}{f': {last[:300]}' if last else ''}"

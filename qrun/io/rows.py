@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from shutil import copyfileobj
@@ -24,6 +25,7 @@ from qrun.memory import Budget
 
 _LOCAL = 30
 """The size in bytes of a .zip file's local header before the name (APPNOTE.TXT 6.3.10, section 4.3.7)."""
+_SEEK = threading.Lock()
 
 
 class RowFile:
@@ -51,7 +53,7 @@ class RowFile:
         wanted = (stop - start) * self._row
         data = bytearray()
         while len(data) < wanted:
-            part = os.pread(self._file, wanted - len(data), self._offset + start * self._row + len(data))
+            part = _read_at(self._file, wanted - len(data), self._offset + start * self._row + len(data))
             if not part:
                 got = f"it ends inside row {start + len(data) // self._row}"
                 raise bad_file(self.source, got, f"{len(self)} rows", fix="write it again")
@@ -72,6 +74,15 @@ class RowArray(RowFile):
         return np.ascontiguousarray(self._array[start:stop])
 
 
+def _read_at(file: int, size: int, start: int) -> bytes:
+    """Up to `size` bytes of an open file from `start` on, in any thread."""
+    if hasattr(os, "pread"):
+        return os.pread(file, size, start)
+    with _SEEK:  # Windows reads only at the file's position, which all duplicates of a handle share
+        os.lseek(file, start, os.SEEK_SET)
+        return os.read(file, size)
+
+
 def row_files(path: Path, budget: Budget) -> dict[str, RowFile]:
     """Open the arrays of a .npz file by key, or the array of a .npy file under the key "".
 
@@ -80,14 +91,19 @@ def row_files(path: Path, budget: Budget) -> dict[str, RowFile]:
     """
     try:
         with open(path, "rb") as stream:
-            start = stream.read(len(NPY))
-            stream.seek(0)
-            if not start.startswith(ZIP):
-                return {"": _array(stream, str(path), budget)}
-            archive = Npz(str(path), stream)
-            return {key: _member(archive, key, stream, budget) for key in archive.members}
+            return _rows(stream, str(path), budget)
     except (OSError, ValueError) as error:
         raise no_such_file(path, error) from None
+
+
+def _rows(stream: IO[bytes], source: str, budget: Budget) -> dict[str, RowFile]:
+    """The arrays of an open .npz or .npy file, as `row_files` returns them."""
+    start = stream.read(len(NPY))
+    stream.seek(0)
+    if not start.startswith(ZIP):
+        return {"": _array(stream, source, budget)}
+    archive = Npz(source, stream)
+    return {key: _member(archive, key, stream, budget) for key in archive.members}
 
 
 def one_row(
@@ -107,13 +123,14 @@ def one_row(
 
 def spool(stream: IO[bytes], source: str, budget: Budget) -> dict[str, RowFile]:
     """Open the arrays of a stream as `row_files` does; copies the stream to a temporary file first."""
-    with tempfile.NamedTemporaryFile(prefix="qrun-") as file:
+    with tempfile.TemporaryFile(prefix="qrun-") as file:
         copyfileobj(stream, file, 1 << 20)
-        file.flush()
+        file.seek(0)
         try:
-            found = row_files(Path(file.name), budget)
-        except CallError as error:
-            raise bad_file(source, dict(error.facts).get("got", error.message), "a .npy or .npz file") from None
+            found = _rows(file, source, budget)
+        except (CallError, OSError, ValueError) as error:
+            got = dict(error.facts).get("got", error.message) if isinstance(error, CallError) else str(error)
+            raise bad_file(source, got, "a .npy or .npz file") from None
     for key, rows in found.items():
         rows.source = f"{source}[{key}]" if key else source
     return found

@@ -10,12 +10,13 @@ imports no numpy, and the thread makes few calls, each of which may have to wait
 
 from __future__ import annotations
 
+import mmap
 import os
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from io import FileIO
 from itertools import accumulate
-from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from pathlib import Path
 
 from qrun.declare.digest import Content
@@ -247,11 +248,11 @@ def _fill(file: _File, fields: Sequence[_Field], pieces: Sequence[memoryview]) -
         file.fill(field.value, piece)
 
 
-def _memory(nbytes: int) -> mmap:
+def _memory(nbytes: int) -> mmap.mmap:
     """`nbytes` of anonymous memory, private to this process."""
-    if hasattr(os, "fork"):
-        return mmap(-1, nbytes, MAP_PRIVATE | MAP_ANONYMOUS)
-    return mmap(-1, nbytes)
+    if sys.platform == "win32":  # where mmap has no flags, and processes do not fork
+        return mmap.mmap(-1, nbytes)
+    return mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 def _stand_in(mark: bytes, number: int) -> bytes:
