@@ -80,6 +80,17 @@ class TargetView:
         """The readers of a tensor, one entry for each input that reads it."""
         return self.readers.get(name, ())
 
+    def only_reader(self, name: str, operators: Collection[str]) -> Op | None:
+        """The only reader of a tensor, if it is one of the operators and the tensor is no output of the graph."""
+        readers = self.read(name)
+        alone = len(readers) == 1 and name not in self.results and readers[0].op_type in operators
+        return readers[0] if alone else None
+
+    def requantized(self, name: str) -> Sequence[str]:
+        """The tensors that QuantizeLinear and DequantizeLinear make of a tensor."""
+        codes = [op.outputs[0] for op in self.read(name) if op.op_type == QUANTIZE]
+        return [op.outputs[0] for code in codes for op in self.read(code) if op.op_type == DEQUANTIZE]
+
     def array(self, name: str) -> Array | None:
         """The value of a stored tensor that no caller can override; None for other tensors."""
         home = self.scope.home(name) if name else None
