@@ -71,6 +71,18 @@ def _one_zero_point(view: TargetView, op: Op) -> bool | None:
     return None if zero is None else len(zero) <= 1
 
 
+def _scale_for_each_channel(view: TargetView, op: Op) -> bool | None:
+    """Have the weights of a Conv, or the matrix of a product, one scale, or as many as there are output channels?"""
+    facts = ports(view, op, "w")[0]
+    if "scale" not in facts or not facts.get("dim"):
+        return None
+    many, dims = len(facts["scale"]), facts["dim"]
+    if many == 1 or op.op_type == "Conv":
+        return many in (1, dims[0])
+    turned = op.node is not None and op.node.attributes.get("transB")
+    return len(dims) == 2 and many == dims[0 if turned else 1]
+
+
 def _scale_like_data(view: TargetView, op: Op) -> bool | None:
     """Has the scale the element type of what is quantized?"""
     types = [view.type(name) for name in (_name(op, 0), _name(op, 1))]
@@ -120,26 +132,6 @@ def _codes_for_product(view: TargetView, op: Op) -> bool:
     return True
 
 
-def _sum(view: TargetView, op: Op) -> Op | None:
-    """The Add of a stored vector that alone reads the product of a tensor and a stored matrix."""
-    add, shape = view.only_reader(op.outputs[0], ("Add",)), view.shape(_name(op, 1))
-    if add is None or shape is None or len(shape) != 2 or not view.constant(_name(op, 1)):
-        return None
-    vectors = (value for name in add.inputs if (value := view.array(name)) is not None)
-    return add if any(value.shape == tuple(shape[1:]) for value in vectors) else None
-
-
-def _adds_vector(view: TargetView, op: Op) -> bool:
-    """Does only the Add of a stored vector read the product of a tensor and a stored matrix?"""
-    return _sum(view, op) is not None
-
-
-def _sum_is_quantized(view: TargetView, op: Op) -> bool:
-    """Does a QuantizeLinear read that sum?"""
-    added = _sum(view, op)
-    return added is not None and any(reader.op_type == QUANTIZE for reader in view.read(added.outputs[0]))
-
-
 def _quantized_after_bias(view: TargetView, op: Op) -> bool:
     """Does a QuantizeLinear read the result, after an Add of a stored vector for a MatMul, and after Relu or Clip?"""
     name = op.outputs[0]
@@ -177,8 +169,7 @@ HOOKS: Mapping[str, Hook] = {
     "reads each pixel": _each_pixel,
     "slope along the channels": _slope_along_channels,
     "codes for a product of codes": _codes_for_product,
-    "a vector is added": _adds_vector,
-    "the sum is quantized": _sum_is_quantized,
+    "a scale for each output channel": _scale_for_each_channel,
     "quantized after bias": _quantized_after_bias,
     "depthwise": _depthwise,
     "fixed shapes of inputs": _fixed_inputs,
