@@ -130,6 +130,15 @@ def half_scale() -> onnx.ModelProto:
     return g.model()
 
 
+def half_product(real: str) -> onnx.ModelProto:
+    """A QLinearMatMul with scales of 16 bits."""
+    g = Build()
+    names = [g.store(0.5, real), g.store(0, "int8")]
+    read = [g.feed((4, 4), "int8"), *names, g.store(np.ones((4, 4)), "int8"), *names, *names]
+    g.result(g.add("QLinearMatMul", read, (4, 4), "int8"), (4, 4), "int8")
+    return g.model()
+
+
 def fed_weights() -> onnx.ModelProto:
     """A convolution whose weights are codes that a caller gives."""
     g, shape = Build(), (8, 8, 3, 3)
@@ -223,6 +232,8 @@ ONNXRUNTIME: Mapping[str, tuple[Made, Made]] = {
     "old-float-bias": (lambda: conv(b=F(const=True, shape=(8,))), conv),
     "opset-22": (lambda: lone(opset=22), lone),
     "opset-23": (lambda: lone(opset=23), lambda: lone(opset=22)),
+    "opset-28": (lambda: lone(opset=28), lambda: lone(opset=25)),
+    "kernel-types": (lambda: lone(Q(real="bfloat16"), opset=23), lambda: lone(Q(real="float16"), opset=23)),
     "spread-and-retyped": (
         spread,
         lambda: reads("Reshape", axes(1, 512), made=(1, 512)),
@@ -283,6 +294,16 @@ ONNXRUNTIME: Mapping[str, tuple[Made, Made]] = {
     "depth-to-space": (lambda: unary("DepthToSpace", blocksize=1), pool),
     "conv-integer-signed": (lambda: conv_integer("int8"), lambda: conv_integer("uint8")),
     "qlinear-scalars": (lambda: on_codes("QLinearAdd", shape=[1]), lambda: on_codes("QLinearAdd")),
+    "qlinear-zero-points": (lambda: on_codes("QLinearAdd", without="x"), lambda: on_codes("QLinearAdd")),
+    "qlinear-curve-zero-point": (
+        lambda: on_codes("QLinearSigmoid", without="y"),
+        lambda: on_codes("QLinearSigmoid", without="x"),
+    ),
+    "qlinear-concat-zero-points": (
+        lambda: on_codes("QLinearConcat", without="x"),
+        lambda: on_codes("QLinearConcat"),
+    ),
+    "integer-kernel-scales": (lambda: half_product("bfloat16"), lambda: half_product("float16")),
     "qlinear-conv-types": (lambda: qlinear_conv(y="int8"), qlinear_conv),
     "integer-kernels": (lambda: qlinear_conv("uint16", "int8", "uint16"), qlinear_conv),
     "qlinear-signed-unsigned": (
