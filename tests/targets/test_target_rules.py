@@ -48,6 +48,7 @@ FLAT = (1, 16)
 DEEP = (1, 8, 4, 8, 8)
 COLUMNS = Q(scale=CHANNELS, zero=0, axis=1, const=True, shape=(16, 8))
 CHANNELED = replace(U8, scale=CHANNELS, axis=1)
+ELEMENTS = Q("uint8", [0.1] * 15 + [0.2], 128, 1)
 SQUARE = Q(scale=CHANNELS, zero=0, axis=0, const=True, shape=(8, 8))
 """A matrix with a scale for each row, as many as it has columns."""
 ROWS = Q(scale=[2.0**-5] * 15 + [2.0**-6], zero=0, axis=0, const=True, shape=(16, 8))
@@ -325,7 +326,8 @@ ONNXRUNTIME: Mapping[str, tuple[Made, Made]] = {
         lambda: binary("Concat", U8, CHANNELED, U8, axis=1),
         lambda: binary("Concat", U8, U8, U8, axis=1),
     ),
-    "activations-per-tensor": (lambda: matmul(Q("uint8", [0.1] * 15 + [0.2], 128, 1), y=U8Y), matmul),
+    "activations-per-tensor": (lambda: matmul(ELEMENTS, y=U8Y), matmul),
+    "gemm-activations-per-tensor": (lambda: gemm(ELEMENTS, b=None, y=U8Y), gemm),
     "softmax-input-per-tensor": (
         lambda: unary("Softmax", CHANNELED, U8),
         lambda: unary("Softmax"),
