@@ -175,10 +175,10 @@ def normalization(op: str, shape: Sequence[int] = MAPS) -> onnx.ModelProto:
     return reads(op, *[vector()] * 4, shape=shape)
 
 
-def summed(kind: str = "int8", y: Q | None = None, w: Q | F = MATRIX, bias: Sequence[int] = (8,)) -> onnx.ModelProto:
+def summed(kind: str = "int8", y: Q | None = None, bias: Sequence[int] = (8,)) -> onnx.ModelProto:
     """A product of a tensor of three axes and a matrix, and the sum with a stored tensor. bias: its shape."""
     g, shape, made = Build(), (2, 4, 16), (2, 4, 8)
-    product = g.add("MatMul", [g.pair(g.feed(shape), Q(kind), shape), g.read(w, MATRIX.shape)], made)
+    product = g.add("MatMul", [g.pair(g.feed(shape), Q(kind), shape), g.read(MATRIX, MATRIX.shape)], made)
     name = g.add("Add", [product, g.store(np.ones(bias))], made)
     g.result(name if y is None else g.pair(name, y, made), made)
     return g.model()
@@ -748,3 +748,17 @@ def test_onnxruntime_loads_and_refuses_as_foretold(rule: str) -> None:
         except Exception:
             refused = True
         assert refused == (foretold == "refused")
+
+
+@pytest.mark.parametrize(
+    ("made", "rules"),
+    [
+        (lambda: summed("uint8", U8Y), set()),
+        (lambda: summed("uint8"), {"float-bias"}),
+        (lambda: summed("uint8", bias=(1, 8)), set()),
+        (lambda: summed("int8", Q(scale=0.125)), {"joined-and-retyped"}),
+    ],
+)
+def test_onnxruntime_makes_a_gemm_of_matmul_and_add(made: Made, rules: set[str]) -> None:
+    """Between two Reshape, over which scales spread; of a vector only if there are more than two axes."""
+    assert broken("onnxruntime-cpu", "", made()) == rules
