@@ -14,6 +14,7 @@ from qrun.ir import Model, Node
 
 PLACES = ("weight-only", "float", "cpu")
 WHOLE = ("refused", "crash")
+"""A model that is refused cannot crash."""
 QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
 
 
@@ -37,7 +38,7 @@ def foretell(target: DeployTarget, model: Model) -> Foretold:
     for each in target.verdict(model).judged:
         for broken in each.rules:
             wrong |= broken.otherwise == "wrong"
-            if broken.otherwise in WHOLE and not whole:
+            if broken.otherwise in WHOLE and (not whole or (whole, broken.otherwise) == ("crash", "refused")):
                 whole, rule = broken.otherwise, broken.id
         place = next((broken for broken in each.rules if broken.otherwise in PLACES), None)
         index = each.node.index

@@ -121,6 +121,25 @@ def test_foretell() -> None:
     assert (told.nodes[3], told.whole, told.wrong) == ("float", "", False)
 
 
+def test_a_model_that_is_refused_does_not_crash() -> None:
+    """Both are foretold, each of a node."""
+    proto = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["":17]>
+    main (float[1,2,4,4] x) => (float[1,2,1,1] y, float[1,2,4,4] v)
+    <float s = {0.1}, uint8 z = {128}, float[2] t = {0.1, 0.2}, uint8[2] u = {128, 128}> {
+        q = QuantizeLinear <axis = 1> (x, t, u)
+        d = DequantizeLinear <axis = 1> (q, t, u)
+        g = GlobalAveragePool(d)
+        a = QuantizeLinear(g, s, z)
+        y = DequantizeLinear(a, s, z)
+        e = DequantizeLinear <axis = 1> (q, t, u)
+        f = Sigmoid(e)
+        b = QuantizeLinear(f, s, z)
+        v = DequantizeLinear(b, s, z)
+    }""")
+    told = foretell(find("onnxruntime-cpu"), loaded(proto))
+    assert (told.whole, told.rule) == ("refused", "curves-per-tensor")
+
+
 def test_report() -> None:
     """Shares, counts, false alarms, and each group of disagreements with its smallest model."""
     tally, large = Tally(), loaded(conv("n = Neg(c)\n m = Neg(n)\n r = QuantizeLinear(m, s, z)"))
@@ -238,5 +257,5 @@ def test_the_file_of_onnxruntime_is_what_it_does(tally: Tally) -> None:
     """On seeds that the rules were made with."""
     assert tally.models == len(SEEDS)
     assert tally.nodes > 60
-    assert tally.equal >= 0.9 * tally.models, list(tally.report())
+    assert tally.equal >= 0.97 * tally.models, list(tally.report())
     assert tally.alarms == []

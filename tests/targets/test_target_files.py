@@ -14,7 +14,7 @@ import jsonschema
 import numpy as np
 import onnx
 import pytest
-from helpers.target_models import MAPS, Build, F, Q, conv, lone, unary
+from helpers.target_models import MAPS, Build, F, Q, channels, conv, lone, unary
 from onnx import helper
 
 from qrun.checking import targets
@@ -75,6 +75,16 @@ def test_own_file(tmp_path: Path) -> None:
     assert (found.id, found.name, found.version) == ("mine", "Mine", "1.0")
     verdict = found.verdict(load(conv().SerializeToString()))
     assert verdict.worst == "int"
+
+
+@pytest.mark.parametrize(("w", "rules"), [(channels(), {"crashes"}), (channels(axis=1), {"r"})])
+def test_a_rule_about_nodes_in_integers(w: Q, rules: set[str], tmp_path: Path) -> None:
+    """It says nothing of a node that another rule keeps from integers, whatever their order."""
+    document = own()
+    crash = {**document["rules"][0], "id": "crashes", "require": {"port": "x", "type": "uint8"}}
+    document["rules"].insert(0, {**crash, "otherwise": "crash", "in_integers": True})
+    verdict = read(document, tmp_path).verdict(load(conv(w=w).SerializeToString()))
+    assert {rule.id for each in verdict.judged for rule in each.rules} == rules
 
 
 @pytest.mark.parametrize(
