@@ -20,7 +20,7 @@ from qrun.documents.record import Item, decode, read_document
 from qrun.errors import CallError
 from qrun.io.arrays import Npz, no_such_file
 from qrun.io.jsonfile import damage_error, parse_json
-from qrun.io.polygraphy import Results, iterations
+from qrun.io.polygraphy import IterationFile, iterations
 from qrun.ir import Array
 from qrun.ir.types import NUMBERS, describe
 from qrun.memory import Budget, default_limit
@@ -358,10 +358,10 @@ def _open(path: Path) -> IO[bytes]:
 
 
 @contextmanager
-def _arrays(path: Path) -> Iterator[Npz | Results]:
+def _arrays(path: Path) -> Iterator[Npz | IterationFile]:
     """The arrays of a file. Raises CallError."""
     if path.suffix.lower() == ".json":
-        yield Results(str(path))
+        yield IterationFile(str(path))
         return
     with _open(path) as stream:
         yield Npz(str(path), stream)
@@ -373,7 +373,7 @@ def is_polygraphy(path: Path) -> bool:
     return iterations(parse_json(path, HOW), str(path)) is not None
 
 
-def _read(side: Npz | Results, key: str, budget: Budget) -> Array:
+def _read(side: Npz | IterationFile, key: str, budget: Budget) -> Array:
     """Read an array of an archive; unknown types as bits."""
     array = side.read(key, budget)
     budget.hold(array)

@@ -1,6 +1,6 @@
 """Reads and writes the JSON of Polygraphy: the inputs of ``--save-inputs``, and the results of ``--save-outputs``.
 
-Format: polygraphy 0.47 to 0.53, polygraphy/json/serde.py and comparator/struct.py. An array is an .npy file in base64.
+Format: polygraphy 0.53.6, polygraphy/json/serde.py and comparator/struct.py. An array is an .npy file in base64.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _only_run(runs: list[Any], source: str) -> list[Any]:
     return rounds
 
 
-class Results:
+class IterationFile:
     """The arrays of a file's only iteration, read on request, as `qrun.io.arrays.Npz` reads those of an archive."""
 
     def __init__(self, path: str) -> None:

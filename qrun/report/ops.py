@@ -52,9 +52,10 @@ class Supported:
         """The declaration's docstring without what concerns Python only, and its sources: the operator's own page
         before others that it names."""
         told = PYTHON.sub("", inspect.cleandoc(self.definition.__doc__ or "")).replace("``", "").rstrip()
-        if self.domain in (QUARK, VAI, MCT) or self.op_type in told.partition("Source: ")[2]:
+        if self.op_type in told.partition("Source: ")[2]:
             return told
         pages = {"": "ONNX operators, {}-{}", ML: "ONNX-ML operators, {}-{}", QONNX: "QONNX custom operators, {}-{}"}
+        pages |= dict.fromkeys((QUARK, VAI, MCT), f"{self.domain}.{{}}")
         pages |= {domain: f"ONNX operators, {domain}.{{}}-{{}}" for domain in STANDARD if domain not in pages}
         page = pages.get(self.domain, f"onnxruntime ContribOperators, {self.domain}.{{}}")
         own = f"Source: {page.format(self.op_type, *self.versions[-1:])}"

@@ -57,7 +57,7 @@ def trace(model: Model, result: RunResult, *, load_ns: int = 0, plan_ns: int = 0
 
 
 def folded(model: Model, profile: Profile) -> str:
-    """A profile as collapsed stacks, which flamegraph.pl, inferno and speedscope read: ``FILE;OPERATOR;NODE TIME`` on
+    """A profile as collapsed stacks, the input of flamegraph.pl and speedscope: ``FILE;OPERATOR;NODE TIME`` on
     each line, times in whole nanoseconds: the median of each node, then the overhead of a call.
 
     Without times of nodes, there is one line with the median of whole runs. Semicolons in names, which separate frames,

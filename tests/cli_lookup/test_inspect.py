@@ -147,7 +147,7 @@ QONNX_NODES = node(
 )
 QUARK_NODES = node(
     "ExtendedQuantizeLinear", "float[4] x", "float s = {0.5}, uint16 z = {0}", "(x, s, z)", "com.amd.quark"
-)
+).replace("float[N,M] y", "uint16[4] y")
 CACHE = node(
     "GroupQueryAttention",
     "float[1,1,16] q, float[1,1,8] k, float[1,1,8] v, int8[1,1,P,8] pk, int8[1,1,P,8] pv, int32[1] l, int32 t",
@@ -406,11 +406,29 @@ QUANTIZED = [
     "y = qonnx.custom_op.general.Quant(f, ws, none, bits)",
     "y = qonnx.custom_op.general.BipolarQuant(f, ws)",
     "y = qonnx.custom_op.general.Trunc(f, ws, none, bits, bits)",
+    "y = qonnx.custom_op.general.MultiThreshold(f, steps)",
+    "y = com.amd.quark.ExtendedQuantizeLinear(f, s, z)",
+    "y = com.amd.quark.ExtendedDequantizeLinear(x, s, z)",
+    "y = com.amd.quark.BFPQuantizeDequantize(f)",
+    "y = com.amd.quark.MXQuantizeDequantize(f)",
+    "y = com.vai.quantize.VitisQuantizeLinear(f, s, z)",
+    "y = com.vai.quantize.VitisDequantizeLinear(x, s, z)",
+    "y = com.vai.quantize.BFPFixNeuron(f)",
+    "y = com.vai.quantize.MXFixNeuron(f)",
+    "y = mct_quantizers.ActivationPOTQuantizer<threshold = 2.0, signed = 1, num_bits = 8>(f)",
+    "y = mct_quantizers.ActivationSymmetricQuantizer<threshold = 2.5, signed = 1, num_bits = 8>(f)",
+    "y = mct_quantizers.ActivationUniformQuantizer<num_bits = 8, min_range = -1.0, max_range = 2.0>(f)",
+    "y = mct_quantizers.WeightsPOTQuantizer<num_bits = 8>(f, two)",
+    "y = mct_quantizers.WeightsSymmetricQuantizer<num_bits = 8>(f, two)",
+    "y = mct_quantizers.WeightsUniformQuantizer<num_bits = 8>(f, low, two)",
+    "y = mct_quantizers.WeightsLUTPOTQuantizer<num_bits = 2>(f, table, two)",
+    "y = mct_quantizers.WeightsLUTSymmetricQuantizer<num_bits = 2>(f, table, two)",
 ]
 TYPED = """
-<ir_version: 8, opset_import: ["" : 13, "com.microsoft" : 1, "qonnx.custom_op.general" : 1]>
+<ir_version: 8, opset_import: ["" : 13, "com.microsoft" : 1, "qonnx.custom_op.general" : 1, "com.amd.quark" : 1, "com.vai.quantize" : 1, "mct_quantizers" : 1]>
 main (uint8[2,3,5,5] x, uint8[2,3,5,5] row, float[2,3,5,5] f, bool[2,3,5,5] c, uint8[2,4] m, float[2,4] g) => (y)
 <float s = {0.5}, uint8 z = {128}, int8[2,3,3,3] w = {WEIGHTS}, float ws = {0.5}, int8 wz = {0}, int8 bz = {0}, float none = {0}, float bits = {4},
+ float[1,2] steps = {0.5, 1.5}, float[1] two = {2}, float[1] low = {-1}, float[4] table = {-3, -1, 1, 2},
  int8[3,4] b = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, int8[4,3] k = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}>
 {
     NODE
