@@ -55,6 +55,15 @@ ROWS = Q(scale=[2.0**-5] * 15 + [2.0**-6], zero=0, axis=0, const=True, shape=(16
 FOUR = Q("int4", [[2.0**-5] * 8] * 2, 0, 0, const=True, shape=(32, 8), block=16)
 
 
+def unknown() -> onnx.ModelProto:
+    """A model whose second operator no operator set defines."""
+    made = unary("Relu")
+    made.graph.node.append(onnx.helper.make_node("Clamp", [made.graph.output[0].name], ["clamped"], domain="com.acme"))
+    made.opset_import.add(domain="com.acme", version=1)
+    made.graph.output[0].name = "clamped"
+    return made
+
+
 def reads(op: str, *more: F, x: Q | F = I8, y: Q | None = I8, **other: object) -> onnx.ModelProto:
     """An operator with further inputs."""
     return node(op, [x, *more], y, **other)  # type: ignore[arg-type]
@@ -223,6 +232,7 @@ NOTHING = conv
 """A model without the operator that a target does not take."""
 
 ONNXRUNTIME: Mapping[str, tuple[Made, Made]] = {
+    "unknown-operator": (unknown, lambda: unary("Relu")),
     "joined-and-retyped": (summed, lambda: summed("uint8")),
     "float-bias-scalars": (
         lambda: conv(replace(U8, scale=[0.0625]), b=F(const=True, shape=(8,)), y=U8Y),
@@ -349,6 +359,7 @@ ONNXRUNTIME: Mapping[str, tuple[Made, Made]] = {
 }
 
 OPENVINO: Mapping[str, tuple[Made, Made]] = {
+    "unknown-operator": (unknown, lambda: unary("Relu")),
     "float-activations": (lambda: matmul(F()), matmul),
     "matmul-second-signed": (
         lambda: matmul(w=replace(MATRIX, const=False, kind="uint8")),
@@ -419,6 +430,7 @@ OPENVINO: Mapping[str, tuple[Made, Made]] = {
 }
 
 QNN: Mapping[str, tuple[Made, Made]] = {
+    "unknown-operator": (unknown, lambda: unary("Relu")),
     "operators": (lambda: unary("Mish"), lambda: unary("Tanh")),
     "reduce-prod": (lambda: unary("ReduceProd"), NOTHING),
     "static-shapes": (lambda: conv(shape=("N", 8, 8, 8)), conv),
@@ -594,6 +606,7 @@ QNN: Mapping[str, tuple[Made, Made]] = {
 }
 
 TENSORRT: Mapping[str, tuple[Made, Made]] = {
+    "unknown-operator": (unknown, lambda: unary("Relu")),
     "zero-point-0": (lambda: lone(Q(zero=81)), lone),
     "dequantize-uint8": (lambda: lone(U8), lone),
     "quantize-uint8": (lambda: lone(Q("uint8")), lone),
@@ -626,6 +639,7 @@ TENSORRT: Mapping[str, tuple[Made, Made]] = {
 }
 
 VITISAI: Mapping[str, tuple[Made, Made]] = {
+    "unknown-operator": (unknown, lambda: unary("Relu")),
     "power-of-two": (lambda: lone(Q(scale=0.05)), lone),
     "per-tensor": (lambda: conv(w=channels()), conv),
     "types": (lambda: lone(I16), lone),

@@ -109,7 +109,7 @@ class Conditions:
         for facts in ports(self.view, op, c["port"]):
             if facts["given"] or "given" in tests:
                 judged = [key for key in tests if key not in OF_SCALES or facts["quantized"]]
-                results += [_passes(facts.get(key), tests[key]) for key in judged]
+                results += [_passes(known(facts, key), tests[key]) for key in judged]
         return _all(lambda result: result, results)
 
 
@@ -132,6 +132,15 @@ def _not(held: bool | None) -> bool | None:
 def _test(condition: Condition, *others: str) -> Any:
     """The test of a condition: its "is", or its own keys."""
     return condition["is"] if "is" in condition else {k: v for k, v in condition.items() if k not in others}
+
+
+_TYPES = ("type", "real", "declared", "scale_type")
+
+
+def known(facts: Facts, key: str) -> Any:
+    """A fact; None if the file does not say it: types that are not known are empty texts among the facts."""
+    value = facts.get(key)
+    return None if key in _TYPES and value == "" else value
 
 
 def _passes(value: Any, test: Any) -> bool | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from qrun.checking.rules._ort import known_schema
 from qrun.checking.rules._scope import static_shape
 from qrun.checking.targets._facts import ports
 from qrun.checking.targets._view import QUANTIZE, Op, TargetView
@@ -29,6 +30,11 @@ def _grows_by_2_4_8(view: TargetView, op: Op) -> bool | None:
         return True
     ratios = {new / old for old, new in zip(before, after, strict=True) if old}
     return len(ratios) == 1 and ratios <= {2.0, 4.0, 8.0}
+
+
+def _is_defined(view: TargetView, op: Op) -> bool | None:
+    """Does ONNX or onnxruntime define the operator at this version?"""
+    return op.node is None or known_schema(op.node) is not None
 
 
 def _reduces_few(view: TargetView, op: Op) -> bool | None:
@@ -158,6 +164,7 @@ def _fixed_inputs(view: TargetView, op: Op) -> bool:
 
 
 HOOKS: Mapping[str, Hook] = {
+    "an operator that ONNX or onnxruntime defines": _is_defined,
     "grows by 2, 4 or 8": _grows_by_2_4_8,
     "reduces fewer than 65536": _reduces_few,
     "shift of the bias": _shift_of_bias,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.checking.targets._conditions import OF_SCALES, Condition, Conditions, _passes
+from qrun.checking.targets._conditions import OF_SCALES, Condition, Conditions, _passes, known
 from qrun.checking.targets._facts import Facts
 from qrun.checking.targets._view import Op
 
@@ -86,7 +86,7 @@ def _port(conditions: Conditions, op: Op, c: Condition, held: bool) -> str:
         for key, test in c.items():
             if key == "port" or (held and key == "quantized") or (key in OF_SCALES and not facts["quantized"]):
                 continue
-            if _passes(facts.get(key), test) is held:
+            if _passes(known(facts, key), test) is held:
                 seen = _fact(key, facts, test, held)
                 return f"{port}: {seen}" if port and seen else seen
     return f"no {port}" if "given" in c and port else ""
