@@ -272,7 +272,7 @@ def test_a_full_disk() -> None:
     ended = call("m.onnx", "-i", "x.npy", "--trace", "/dev/full")
     assert fixes(ended, 2, "QR008") == ["make room there, or write elsewhere"]
     assert fixes(call("m.onnx", "-i", "x.npy", "-o", "/dev/full"), 2, "QR005") == [
-        "out.npz, out.npy (one output), DIR/ or -"
+        "out.npz, out.npy (one output), out.json (Polygraphy), DIR/ or -"
     ]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from qrun import ops
 from qrun.ir import Array, Attribute, Node
-from qrun.ir.schema import MS
+from qrun.ir.schema import MS, QUARK, VAI
 from qrun.ops import REGISTRY, OpDef, bias, facts, parameter_axis, quantized_operators, quantizers, real_operator
 from qrun.ops._op import Real
 from qrun.ops._quantized import quantized_index
@@ -33,6 +33,10 @@ WANTED = {
     (MS, "QuantizeLinear"): _QUANTIZE,
     ("", "DequantizeLinear"): _DEQUANTIZE,
     (MS, "DequantizeLinear"): _DEQUANTIZE,
+    (QUARK, "ExtendedQuantizeLinear"): _QUANTIZE,
+    (QUARK, "ExtendedDequantizeLinear"): _DEQUANTIZE,
+    (VAI, "VitisQuantizeLinear"): _QUANTIZE,
+    (VAI, "VitisDequantizeLinear"): _DEQUANTIZE,
     (MS, "QLinearAdd"): _BINARY,
     (MS, "QLinearMul"): _BINARY,
     (MS, "QGemm"): (

@@ -11,6 +11,7 @@ import pytest
 from helpers.passes import ARITHS, MS, Graph, assert_same, codes, ops, reasons, rewritten, run, zero
 
 from qrun.errors import OperatorError
+from qrun.ir.schema import QUARK, VAI
 from qrun.ops import REGISTRY, find
 from qrun.passes.tabulate import tabulate
 
@@ -49,7 +50,26 @@ def microsoft(op_type: str, **attributes: Any) -> Build:
     return build
 
 
+def pair(domain: str, prefix: str) -> Build:
+    """A quantizer's own QuantizeLinear and DequantizeLinear."""
+
+    def build(g: Graph, t: str) -> str:
+        made = g.node(f"{prefix}QuantizeLinear", t, *g.params(0.05, U8(100)), domain=domain)
+        return str(g.node(f"{prefix}DequantizeLinear", made, *g.params(0.05, U8(100)), domain=domain))
+
+    return build
+
+
+THRESHOLD = {"threshold": 2.0, "signed": 1, "num_bits": 6}
+ATTRIBUTES: dict[str, dict[str, Any]] = {
+    "ActivationPOTQuantizer": THRESHOLD,
+    "ActivationSymmetricQuantizer": THRESHOLD,
+    "ActivationUniformQuantizer": {"num_bits": 6, "min_range": -1.0, "max_range": 2.5},
+}
+"""Attributes that an operator needs."""
 POINTWISE: dict[str, Build] = {
+    **{f"Extended{name}Linear": pair(QUARK, "Extended") for name in ("Quantize", "Dequantize")},
+    **{f"Vitis{name}Linear": pair(VAI, "Vitis") for name in ("Quantize", "Dequantize")},
     "BatchNormalization": normalized, "Clip": limited, "QuantizeLinear": requantized, "DequantizeLinear": requantized,
     "Cast": as_integers, "QLinearSigmoid": microsoft("QLinearSigmoid"),
     "QLinearLeakyRelu": microsoft("QLinearLeakyRelu", alpha=0.3),
@@ -71,7 +91,9 @@ def test_every_pointwise_operator(domain: str, op_type: str, arith: Any) -> None
     for dtype, scale in ((U8, 0.03), (S8, 0.011)):
         g = Graph(24)
         x = g.feed(codes(rng, dtype, SHAPE))
-        build = POINTWISE.get(op_type, lambda g, t: str(g.node(op_type, t, domain=domain)))
+        build = POINTWISE.get(
+            op_type, lambda g, t: str(g.node(op_type, t, domain=domain, **ATTRIBUTES.get(op_type, {})))
+        )
         if op_type not in PARTIAL:
             t = g.dq(x, scale, zero(rng, dtype))
         else:
@@ -127,7 +149,9 @@ def test_declared_forms_hold() -> None:
             plain = [p for p in definition.inputs if not p.optional]
             if definition.form == "pointwise" and len(plain) == 1 and op_type != "Cast":
                 x = rng.normal(0, 2, (3, 50)).astype(F)
-                np.testing.assert_array_equal(definition(x)[..., ::-1], definition(x[..., ::-1]), f"{domain} {op_type}")
+                more = ATTRIBUTES.get(op_type, {})
+                made, turned = definition(x, **more), definition(x[..., ::-1], **more)
+                np.testing.assert_array_equal(made[..., ::-1], turned, f"{domain} {op_type}")
     definition = find("", "BatchNormalization", 15)
     assert definition is not None
     x, numbers = rng.normal(0, 2, (3, 4, 5)).astype(F), [rng.uniform(1, 2, 4).astype(F) for _ in range(4)]
