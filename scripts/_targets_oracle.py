@@ -186,7 +186,7 @@ def _steps(model: Model) -> dict[str, float]:
 
 def of_onnxruntime(model: Model, answer: Mapping[str, Any]) -> dict[int, str]:
     """From the optimized model."""
-    graph = onnx.load(answer["graph"]).graph
+    graph = onnx.load(answer["graph"], load_external_data=False).graph
     optimized = covers(model, list(graph.node))
     found = {index: "int" if codes else "float" for index, codes in on_codes(model, graph, optimized).items()}
     narrow = {index for ran in optimized if ran.proto.op_type == "MatMulNBits" for index in ran.members}

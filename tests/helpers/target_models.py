@@ -18,6 +18,7 @@ KINDS = {
     "uint16": (TensorProto.UINT16, np.uint16),
     "int16": (TensorProto.INT16, np.int16),
     "int32": (TensorProto.INT32, np.int32),
+    "bfloat16": (TensorProto.BFLOAT16, ml_dtypes.bfloat16),
     "int4": (TensorProto.INT4, ml_dtypes.int4),
     "uint4": (TensorProto.UINT4, ml_dtypes.uint4),
     "float8e4m3fn": (TensorProto.FLOAT8E4M3FN, ml_dtypes.float8_e4m3fn),
@@ -276,17 +277,18 @@ def qlinear_matmul(w: str = "int8", zeros: Any = 0, reshaped: bool = False) -> o
     return g.model()
 
 
-def on_codes(op: str, shape: Sequence[int] = ()) -> onnx.ModelProto:
+def on_codes(op: str, shape: Sequence[int] = (), without: str = "") -> onnx.ModelProto:
     """An integer operator of one input and its scales: QLinearSigmoid and the like; QLinearAdd and the like of two.
 
-    shape: of the scales.
+    shape: of the scales. without: x or y, whose zero point is left out.
     """
     g, kind = Build(13), "uint8"
-    names = [g.store(np.full(shape, 0.0625)), g.store(np.zeros(shape), kind)]
+    scale, zero = g.store(np.full(shape, 0.0625)), g.store(np.zeros(shape), kind)
+    x, y = ([scale, "" if port == without else zero] for port in "xy")
     two = op in ("QLinearAdd", "QLinearMul")
-    read = [g.feed(MAPS, kind), *names, *([g.feed(MAPS, kind), *names] if two else []), *names]
+    read = [g.feed(MAPS, kind), *x, *([g.feed(MAPS, kind), scale, zero] if two else []), *y]
     if op == "QLinearConcat":
-        read = [*names, g.feed(MAPS, kind), *names]
+        read = [*y, g.feed(MAPS, kind), *x]
     more = {"axis": 1} if op == "QLinearConcat" else {}
     g.result(g.add(op, read, MAPS, kind, domain="com.microsoft", **more), MAPS, kind)
     return g.model()

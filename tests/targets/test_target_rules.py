@@ -47,6 +47,10 @@ W16 = replace(WEIGHTS, kind="int16")
 FLAT = (1, 16)
 DEEP = (1, 8, 4, 8, 8)
 COLUMNS = Q(scale=CHANNELS, zero=0, axis=1, const=True, shape=(16, 8))
+CHANNELED = replace(U8, scale=CHANNELS, axis=1)
+ELEMENTS = Q("uint8", [0.1] * 15 + [0.2], 128, 1)
+SQUARE = Q(scale=CHANNELS, zero=0, axis=0, const=True, shape=(8, 8))
+"""A matrix with a scale for each row, as many as it has columns."""
 ROWS = Q(scale=[2.0**-5] * 15 + [2.0**-6], zero=0, axis=0, const=True, shape=(16, 8))
 FOUR = Q("int4", [[2.0**-5] * 8] * 2, 0, 0, const=True, shape=(32, 8), block=16)
 
@@ -127,6 +131,15 @@ def half_scale() -> onnx.ModelProto:
     return g.model()
 
 
+def half_product(real: str) -> onnx.ModelProto:
+    """A QLinearMatMul with scales of 16 bits."""
+    g = Build()
+    names = [g.store(0.5, real), g.store(0, "int8")]
+    read = [g.feed((4, 4), "int8"), *names, g.store(np.ones((4, 4)), "int8"), *names, *names]
+    g.result(g.add("QLinearMatMul", read, (4, 4), "int8"), (4, 4), "int8")
+    return g.model()
+
+
 def fed_weights() -> onnx.ModelProto:
     """A convolution whose weights are codes that a caller gives."""
     g, shape = Build(), (8, 8, 3, 3)
@@ -162,11 +175,11 @@ def normalization(op: str, shape: Sequence[int] = MAPS) -> onnx.ModelProto:
     return reads(op, *[vector()] * 4, shape=shape)
 
 
-def summed(kind: str = "int8", y: Q | None = None) -> onnx.ModelProto:
-    """A product of a tensor of three axes and a matrix, and the sum with a vector."""
+def summed(kind: str = "int8", y: Q | None = None, w: Q | F = MATRIX, bias: Sequence[int] = (8,)) -> onnx.ModelProto:
+    """A product of a tensor of three axes and a matrix, and the sum with a stored tensor. bias: its shape."""
     g, shape, made = Build(), (2, 4, 16), (2, 4, 8)
-    product = g.add("MatMul", [g.pair(g.feed(shape), Q(kind), shape), g.read(MATRIX, MATRIX.shape)], made)
-    name = g.add("Add", [product, g.store(np.ones(8))], made)
+    product = g.add("MatMul", [g.pair(g.feed(shape), Q(kind), shape), g.read(w, MATRIX.shape)], made)
+    name = g.add("Add", [product, g.store(np.ones(bias))], made)
     g.result(name if y is None else g.pair(name, y, made), made)
     return g.model()
 
@@ -211,15 +224,17 @@ NOTHING = conv
 
 ONNXRUNTIME: Mapping[str, tuple[Made, Made]] = {
     "joined-and-retyped": (summed, lambda: summed("uint8")),
-    "sum-behind": (lambda: summed("uint8"), lambda: summed("uint8", U8Y)),
     "float-bias-scalars": (
         lambda: conv(replace(U8, scale=[0.0625]), b=F(const=True, shape=(8,)), y=U8Y),
         lambda: conv(U8, b=F(const=True, shape=(8,)), y=U8Y),
     ),
     "few-bits-float": (lambda: matmul(F(), y=None), four),
+    "few-bits-gemm": (lambda: gemm(F(), b=None, y=None), gemm),
     "old-float-bias": (lambda: conv(b=F(const=True, shape=(8,))), conv),
     "opset-22": (lambda: lone(opset=22), lone),
     "opset-23": (lambda: lone(opset=23), lambda: lone(opset=22)),
+    "opset-28": (lambda: lone(opset=28), lambda: lone(opset=25)),
+    "kernel-types": (lambda: lone(Q(real="bfloat16"), opset=23), lambda: lone(Q(real="float16"), opset=23)),
     "spread-and-retyped": (
         spread,
         lambda: reads("Reshape", axes(1, 512), made=(1, 512)),
@@ -251,6 +266,12 @@ ONNXRUNTIME: Mapping[str, tuple[Made, Made]] = {
     "float-bias": (lambda: gemm(b=F(const=True, shape=(8,)), y=None), gemm),
     "conv-weight-axis": (lambda: conv(w=channels(axis=1), b=F(const=True, shape=(8,))), conv),
     "matmul-weight-axis": (lambda: matmul(w=ROWS), lambda: matmul(w=COLUMNS)),
+    "gemm-weight-scales": (lambda: gemm(w=ROWS, b=None), lambda: gemm(w=COLUMNS, b=None)),
+    "gemm-weight-axis": (lambda: gemm(w=SQUARE, b=vector(), shape=(1, 8)), lambda: gemm(w=COLUMNS, b=vector())),
+    "half-precision-weights": (
+        lambda: matmul(Q(real="float16"), replace(MATRIX, real="float16"), Q(real="float16")),
+        lambda: matmul(Q(real="float16"), replace(MATRIX, real="float16", const=False), Q(real="float16")),
+    ),
     "half-precision-concat": (
         lambda: binary("Concat", *[Q(real="float16")] * 3, axis=1),
         lambda: binary("Concat", axis=1),
@@ -260,17 +281,30 @@ ONNXRUNTIME: Mapping[str, tuple[Made, Made]] = {
         lambda: unary("DepthToSpace", blocksize=1, opset=10),
         lambda: unary("DepthToSpace", blocksize=1, opset=13),
     ),
-    "few-bits-blocks": (lambda: four(axis=1), four),
-    "few-bits": (four, matmul),
+    "few-bits": (four, lambda: four(axis=1)),
     "not-quantized": (lambda: conv(F(), F(const=True, shape=(8, 8, 3, 3)), None, None), conv),
     "conv-weight-axis-wrong": (lambda: conv(w=channels(axis=1), b=None), lambda: conv(w=channels(), b=None)),
+    "matmul-weight-axis-wrong": (
+        lambda: matmul(w=SQUARE, y=None, shape=(1, 8)),
+        lambda: matmul(w=COLUMNS, y=None),
+    ),
     "bias-scale-wrong": (lambda: conv(b=replace(BIAS, scale=2.0**-8)), conv),
-    "matmul-weight-axis-crash": (lambda: matmul(w=ROWS), lambda: matmul(w=COLUMNS)),
+    "weight-scales-crash": (lambda: matmul(w=ROWS, y=None), lambda: matmul(w=COLUMNS, y=None)),
     "weight-zero-points": (lambda: conv(w=channels(zero=list(range(8))), b=None), lambda: conv(w=channels(), b=None)),
     "max-pool-22": (lambda: pool(opset=22), pool),
     "depth-to-space": (lambda: unary("DepthToSpace", blocksize=1), pool),
     "conv-integer-signed": (lambda: conv_integer("int8"), lambda: conv_integer("uint8")),
     "qlinear-scalars": (lambda: on_codes("QLinearAdd", shape=[1]), lambda: on_codes("QLinearAdd")),
+    "qlinear-zero-points": (lambda: on_codes("QLinearAdd", without="x"), lambda: on_codes("QLinearAdd")),
+    "qlinear-curve-zero-point": (
+        lambda: on_codes("QLinearSigmoid", without="y"),
+        lambda: on_codes("QLinearSigmoid", without="x"),
+    ),
+    "qlinear-concat-zero-points": (
+        lambda: on_codes("QLinearConcat", without="x"),
+        lambda: on_codes("QLinearConcat"),
+    ),
+    "integer-kernel-scales": (lambda: half_product("bfloat16"), lambda: half_product("float16")),
     "qlinear-conv-types": (lambda: qlinear_conv(y="int8"), qlinear_conv),
     "integer-kernels": (lambda: qlinear_conv("uint16", "int8", "uint16"), qlinear_conv),
     "qlinear-signed-unsigned": (
@@ -283,22 +317,31 @@ ONNXRUNTIME: Mapping[str, tuple[Made, Made]] = {
     "sums-scalars": (lambda: binary("Add", ONE, ONE, ONE), lambda: binary("Add")),
     "sums-scalars-refused": (lambda: binary("Add", ONE, ONE, ONE), lambda: binary("Add")),
     "sixteen-bit-float": (lambda: matmul(I16, y=Q("int16", 0.125)), matmul),
-    "conv-activations-per-tensor": (lambda: conv(Q("uint8", CHANNELS, 128, 1), b=None, y=U8Y), lambda: conv(b=None)),
-    "activations-per-tensor": (lambda: matmul(Q("uint8", [0.1] * 15 + [0.2], 128, 1), y=U8Y), matmul),
+    "activations-per-tensor-crash": (lambda: conv(b=None, y=Q("uint8", CHANNELS, 128, 1)), lambda: conv(b=None)),
+    "concat-per-tensor": (
+        lambda: binary("Concat", U8, CHANNELED, U8, axis=1),
+        lambda: binary("Concat", U8, U8, U8, axis=1),
+    ),
+    "concat-per-tensor-refused": (
+        lambda: binary("Concat", U8, CHANNELED, U8, axis=1),
+        lambda: binary("Concat", U8, U8, U8, axis=1),
+    ),
+    "activations-per-tensor": (lambda: matmul(ELEMENTS, y=U8Y), matmul),
+    "gemm-activations-per-tensor": (lambda: gemm(ELEMENTS, b=None, y=U8Y), gemm),
     "softmax-input-per-tensor": (
-        lambda: unary("Softmax", replace(U8, scale=CHANNELS, axis=1), U8),
+        lambda: unary("Softmax", CHANNELED, U8),
         lambda: unary("Softmax"),
     ),
     "softmax-input-refused": (
-        lambda: unary("Softmax", replace(U8, scale=CHANNELS, axis=1), U8),
+        lambda: unary("Softmax", CHANNELED, U8),
         lambda: unary("Softmax"),
     ),
     "softmax-first-scale": (
-        lambda: unary("Softmax", U8, replace(U8, scale=CHANNELS, axis=1)),
+        lambda: unary("Softmax", U8, CHANNELED),
         lambda: unary("Softmax"),
     ),
     "gemm-weight-zero-point": (lambda: gemm(w=replace(MATRIX, zero=None), b=None), gemm),
-    "curves-per-tensor": (lambda: unary("Sigmoid", U8, replace(U8, scale=CHANNELS, axis=1)), lambda: unary("Sigmoid")),
+    "curves-per-tensor": (lambda: unary("Sigmoid", U8, CHANNELED), lambda: unary("Sigmoid")),
     "old-opset-16-bit": (lambda: lone(I16, opset=13), lambda: lone(replace(I16, domain="com.microsoft"), opset=13)),
     "old-opset-float8": (lambda: lone(Q("float8e4m3fn"), opset=13), lambda: lone(Q("float8e4m3fn"), opset=19)),
     "old-opset-blocks": (lambda: lone(FOUR, opset=19), lambda: lone(FOUR)),

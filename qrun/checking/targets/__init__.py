@@ -26,7 +26,8 @@ nodes that fail it:
 `@NAME` means the operators under `sets`. `cause` says what is wrong, as a clause; `why` is the target's reason; `fix`
 what to change, in the words of quantizers; `says` the target's own message. With `chosen`, the model's author left the
 node in float. `fixable` is false if no change brings the node into integers. `always` also reports nodes in float that
-the file does not want in integers. `since` and `until` are the first and the
+the file does not want in integers. With `in_integers`, the rule concerns only nodes that no other rule keeps from
+integers. `since` and `until` are the first and the
 last of the versions that have the rule; null means the first, or the last, of all. `source` says where a rule is from;
 `proof` how it is known: source, docs, threads (public reports), oracle (observed behaviour of the target).
 
@@ -50,8 +51,8 @@ channels, last (sizes), size, static, readers (their number). An input also has 
 it, also across QuantizeLinear). An output also has q_readers, graph_output, next (the operator of the only reader, if
 that has one reader too). A quantized tensor also has declared (its type in the file; `type` is the one that the target
 gives it), scale, scale_type, scale_stored, scalar (no axes), zero, zero_given, per (tensor, channel or block), axis,
-axis_given, axis_back (from the end: 1 is the last), block, domain. A quantized output also has spread (the target adds
-its QuantizeLinear, with the parameters of a dequantized input). A test is a value, a list of values, or some of min,
+axis_given, axis_back (from the end: 1 is the last), block, domain, spread (the target adds its
+QuantizeLinear, with the parameters of a dequantized input). A test is a value, a list of values, or some of min,
 max, not, multiple, pow2, near (value and tolerance). `prepare` says how the target changes the graph first
 (`Preparation`).
 

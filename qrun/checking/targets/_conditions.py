@@ -64,7 +64,7 @@ class Conditions:
         if "opset" in c:
             return _passes(self.view.scope.model.opsets.get(""), c["opset"])
         if "domain" in c:
-            return _passes(op.node.domain if op.node is not None else "", c["domain"])
+            return _passes(op.domain, c["domain"])
         names = op.inputs if "inputs" in c else op.outputs
         return _passes(sum(bool(name) for name in names), c["inputs"] if "inputs" in c else c["outputs"])
 

@@ -77,6 +77,7 @@ def _read(view: TargetView, name: str) -> Facts:
         source = view.maker.get(maker.inputs[0])
         facts |= {"quantized": True, "stored": view.array(maker.inputs[0]) is not None} | _parameters(view, maker)
         facts |= _types(view, maker.inputs[0], source)
+        facts["spread"] = source is not None and source.spread
         if source is not None and source.op_type == QUANTIZE:
             before = view.maker.get(source.inputs[0])
             facts["prev"] = "" if before is None else before.op_type
@@ -177,7 +178,7 @@ def _parameters(view: TargetView, op: Op) -> Facts:
     scale, zero = (op.inputs[k] if len(op.inputs) > k else "" for k in (1, 2))
     block = attributes.get("block_size", 0)
     facts = _scales(view, scale, zero) | {"block": block if isinstance(block, int) else 0}
-    facts["domain"] = op.node.domain if op.node is not None else ""
+    facts["domain"] = op.domain
     facts["axis_given"] = "axis" in attributes
     if facts["per"] == "unknown":
         return facts

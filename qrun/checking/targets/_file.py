@@ -54,6 +54,7 @@ _RULE: Mapping[str, Any] = {
     "chosen": bool,
     "fixable": bool,
     "always": bool,
+    "in_integers": bool,
     "says": str,
     "since": (str, type(None)),
     "until": (str, type(None)),

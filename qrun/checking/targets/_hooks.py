@@ -9,7 +9,7 @@ import numpy as np
 
 from qrun.checking.rules._scope import static_shape
 from qrun.checking.targets._facts import ports
-from qrun.checking.targets._view import DEQUANTIZE, QUANTIZE, Op, TargetView
+from qrun.checking.targets._view import QUANTIZE, Op, TargetView
 
 Hook = Callable[[TargetView, Op], "bool | None"]
 
@@ -71,6 +71,18 @@ def _one_zero_point(view: TargetView, op: Op) -> bool | None:
     return None if zero is None else len(zero) <= 1
 
 
+def _scale_for_each_channel(view: TargetView, op: Op) -> bool | None:
+    """Have the weights of a Conv, or the matrix of a product, one scale, or as many as there are output channels?"""
+    facts = ports(view, op, "w")[0]
+    if "scale" not in facts or not facts.get("dim"):
+        return None
+    many, dims = len(facts["scale"]), facts["dim"]
+    if many == 1 or op.op_type == "Conv":
+        return many in (1, dims[0])
+    turned = op.node is not None and op.node.attributes.get("transB")
+    return len(dims) == 2 and many == dims[0 if turned else 1]
+
+
 def _scale_like_data(view: TargetView, op: Op) -> bool | None:
     """Has the scale the element type of what is quantized?"""
     types = [view.type(name) for name in (_name(op, 0), _name(op, 1))]
@@ -85,9 +97,7 @@ def _as_many_channels(view: TargetView, op: Op) -> bool | None:
 
 def _quantized_output(view: TargetView, op: Op) -> bool:
     """Is a result an output of the model, after QuantizeLinear and DequantizeLinear?"""
-    codes = [reader for name in op.outputs for reader in view.read(name) if reader.op_type == QUANTIZE]
-    reals = [reader for quantize in codes for reader in view.read(quantize.outputs[0])]
-    return any(name in view.results for real in reals if real.op_type == DEQUANTIZE for name in real.outputs)
+    return any(real in view.results for name in op.outputs for real in view.requantized(name))
 
 
 def _each_pixel(view: TargetView, op: Op) -> bool | None:
@@ -111,57 +121,28 @@ def _codes_for_product(view: TargetView, op: Op) -> bool:
     """Does no MatMul in float read the result as its second input, through QuantizeLinear and DequantizeLinear of
     another scale?"""
     x = ports(view, op, "x")[0]
-    for quantize in view.read(op.outputs[0]):
-        for real in view.read(quantize.outputs[0]) if quantize.op_type == QUANTIZE else ():
-            for reader in view.read(real.outputs[0]) if real.op_type == DEQUANTIZE else ():
-                if reader.op_type == "MatMul" and _name(reader, 1) == real.outputs[0]:
-                    first, second = ports(view, reader, "x")[0], ports(view, reader, "w")[0]
-                    in_float = second["type"] != "int8" or first.get("zero", [0]) != [0]
-                    moved = second["type"] == "uint8" or not np.array_equal(x.get("scale", ()), second.get("scale", ()))
-                    if in_float and moved:
-                        return False
+    for real in view.requantized(op.outputs[0]):
+        for reader in view.read(real):
+            if reader.op_type == "MatMul" and _name(reader, 1) == real:
+                first, second = ports(view, reader, "x")[0], ports(view, reader, "w")[0]
+                in_float = second["type"] != "int8" or first.get("zero", [0]) != [0]
+                moved = second["type"] == "uint8" or not np.array_equal(x.get("scale", ()), second.get("scale", ()))
+                if in_float and moved:
+                    return False
     return True
-
-
-def _sum(view: TargetView, op: Op) -> Op | None:
-    """The Add of a stored vector that alone reads the product of a tensor and a stored matrix."""
-    readers, shape = view.read(op.outputs[0]), view.shape(_name(op, 1))
-    if len(readers) != 1 or readers[0].op_type != "Add" or op.outputs[0] in view.results:
-        return None
-    vectors = [value for name in readers[0].inputs if (value := view.array(name)) is not None]
-    fits = shape is not None and len(shape) == 2 and any(value.shape == tuple(shape[1:]) for value in vectors)
-    return readers[0] if fits and view.constant(_name(op, 1)) else None
-
-
-def _adds_vector(view: TargetView, op: Op) -> bool:
-    """Does only the Add of a stored vector read the product of a tensor and a stored matrix?"""
-    return _sum(view, op) is not None
-
-
-def _sum_is_quantized(view: TargetView, op: Op) -> bool:
-    """Does a QuantizeLinear read that sum?"""
-    added = _sum(view, op)
-    return added is not None and any(reader.op_type == QUANTIZE for reader in view.read(added.outputs[0]))
 
 
 def _quantized_after_bias(view: TargetView, op: Op) -> bool:
     """Does a QuantizeLinear read the result, after an Add of a stored vector for a MatMul, and after Relu or Clip?"""
     name = op.outputs[0]
     if op.op_type == "MatMul":
-        add = _only_reader(view, name, ("Add",))
+        add = view.only_reader(name, ("Add",))
         others = [other for other in add.inputs if other != name] if add is not None else []
         if add is None or len(others) != 1 or not view.constant(others[0]) or len(view.shape(others[0]) or ()) != 1:
             return False
         name = add.outputs[0]
-    activation = _only_reader(view, name, ("Relu", "Clip"))
-    return _only_reader(view, activation.outputs[0] if activation is not None else name, (QUANTIZE,)) is not None
-
-
-def _only_reader(view: TargetView, name: str, operators: tuple[str, ...]) -> Op | None:
-    """The only reader of a tensor, if it is one of the operators."""
-    readers = view.read(name)
-    alone = len(readers) == 1 and name not in view.results and readers[0].op_type in operators
-    return readers[0] if alone else None
+    activation = view.only_reader(name, ("Relu", "Clip"))
+    return view.only_reader(activation.outputs[0] if activation is not None else name, (QUANTIZE,)) is not None
 
 
 def _depthwise(view: TargetView, op: Op) -> bool | None:
@@ -188,8 +169,7 @@ HOOKS: Mapping[str, Hook] = {
     "reads each pixel": _each_pixel,
     "slope along the channels": _slope_along_channels,
     "codes for a product of codes": _codes_for_product,
-    "a vector is added": _adds_vector,
-    "the sum is quantized": _sum_is_quantized,
+    "a scale for each output channel": _scale_for_each_channel,
     "quantized after bias": _quantized_after_bias,
     "depthwise": _depthwise,
     "fixed shapes of inputs": _fixed_inputs,

@@ -31,6 +31,7 @@ class TargetRule:
     chosen:  did the model's author leave the node in float, so that nothing is wrong?
     fixable: does the node run in integers once its tensors are as the rule requires?
     always:  is a node that stays in float reported even if the file does not want it in integers?
+    in_integers: does the rule concern only nodes that no other rule keeps from integers?
     says:    the target's own message; "" if it says nothing.
     source:  where the rule is from. proof: how it is known: source, docs, threads, oracle (observed behaviour).
     """
@@ -47,6 +48,7 @@ class TargetRule:
     chosen: bool = False
     fixable: bool = True
     always: bool = False
+    in_integers: bool = False
     says: str = ""
     source: str = ""
     proof: str = ""
@@ -254,20 +256,26 @@ class DeployTarget:
 
     def _first(self, conditions: Conditions, op: Op) -> TargetRule | None:
         """The first rule that keeps a node from integers; None if there is none."""
-        fitting = (rule for rule in self.rules if rule.otherwise in _ELSEWHERE and rule.concerns(op.op_type))
-        return next((rule for rule in fitting if rule.fails(conditions, op)), None)
+        broken = self._broken(conditions, op, self._by_operator(op.op_type))
+        return next((rule for rule in broken if rule.otherwise in _ELSEWHERE), None)
+
+    def _broken(self, conditions: Conditions, op: Op, rules: Sequence[TargetRule]) -> Sequence[TargetRule]:
+        """Those of the rules that a node breaks."""
+        broken = [rule for rule in rules if rule.fails(conditions, op)]
+        away = any(rule.otherwise in _PLACES for rule in broken)
+        return [rule for rule in broken if not (away and rule.in_integers)]
 
     def _nodes(self, scope: Scope) -> Sequence[NodeVerdict]:
         """Judge the nodes of a graph, in the order of the file."""
         conditions = self._conditions(scope)
         view = conditions.view
         together = set(view.fused.values())
-        broken: dict[int, list[TargetRule]] = {}
+        broken: dict[int, Sequence[TargetRule]] = {}
         judged = [op for op in view.ops if op.op_type not in _UNJUDGED and together.isdisjoint(op.outputs)]
         judged = [op for op in judged if op.op_type in BOTH or not view.folded(op)]
         rules_of = {kind: self._by_operator(kind) for kind in {op.op_type for op in judged}}
         for op in judged:
-            broken[id(op)] = [rule for rule in rules_of[op.op_type] if rule.fails(conditions, op)]
+            broken[id(op)] = self._broken(conditions, op, rules_of[op.op_type])
         found: list[NodeVerdict] = []
         for op in judged:
             if op.node is not None:

@@ -31,6 +31,7 @@ class Op:
     inputs: list[str]
     outputs: list[str]
     node: Node | None = None
+    domain: str = ""
     spread: bool = False
     integer: bool = False
     """Is it an operator on codes, such as QLinearConv?"""
@@ -52,7 +53,7 @@ class TargetView:
     def __init__(self, scope: Scope, preparation: Preparation) -> None:
         self.scope = scope
         self.ops = [
-            Op(node.op_type, list(node.inputs), list(node.outputs), node, integer=_on_codes(node))
+            Op(node.op_type, list(node.inputs), list(node.outputs), node, node.domain, integer=_on_codes(node))
             for node in scope.model.nodes
             if node.inputs and node.outputs and len(node.inputs) > (node.op_type in BOTH)
         ]
@@ -79,6 +80,17 @@ class TargetView:
     def read(self, name: str) -> Sequence[Op]:
         """The readers of a tensor, one entry for each input that reads it."""
         return self.readers.get(name, ())
+
+    def only_reader(self, name: str, operators: Collection[str]) -> Op | None:
+        """The only reader of a tensor, if it is one of the operators and the tensor is no output of the graph."""
+        readers = self.read(name)
+        alone = len(readers) == 1 and name not in self.results and readers[0].op_type in operators
+        return readers[0] if alone else None
+
+    def requantized(self, name: str) -> Sequence[str]:
+        """The tensors that QuantizeLinear and DequantizeLinear make of a tensor."""
+        codes = [op.outputs[0] for op in self.read(name) if op.op_type == QUANTIZE]
+        return [op.outputs[0] for code in codes for op in self.read(code) if op.op_type == DEQUANTIZE]
 
     def array(self, name: str) -> Array | None:
         """The value of a stored tensor that no caller can override; None for other tensors."""
@@ -141,8 +153,16 @@ class TargetView:
             moved = [op for op in self.read(name) if op is reader]
         for op in moved:
             self._reread(op, name, before)
-        self._add(Op(QUANTIZE, [start, *like.inputs[1:]], [codes], spread=like.op_type == DEQUANTIZE))
-        self._add(Op(DEQUANTIZE, [codes, *like.inputs[1:]], [end]))
+        spread, more = like.op_type == DEQUANTIZE, like.inputs[1:]
+        self._add(Op(QUANTIZE, [start, *more], [codes], domain=like.domain, spread=spread))
+        self._add(Op(DEQUANTIZE, [codes, *more], [end], domain=like.domain))
+
+    def reshape_around(self, op: Op) -> None:
+        """Insert a Reshape before the first input of an operator, and one behind its result; `link` comes after."""
+        read, made = op.inputs[0], op.outputs[0]
+        op.inputs[0], op.outputs = f"{read}\0rows of {made}", [f"{made}\0rows"]
+        self._same[op.inputs[0]], self._same[op.outputs[0]] = self._same.get(read, read), self._same.get(made, made)
+        self.ops += [Op("Reshape", [read], [op.inputs[0]]), Op("Reshape", [op.outputs[0]], [made])]
 
     def _add(self, op: Op) -> None:
         """Add an operator at the end."""
@@ -179,7 +199,7 @@ class Preparation:
         much.
     moving_operators: operators that only move values. If only their input or only their result is quantized, it
         quantizes the other with the same parameters.
-    joins_gemm: whether it turns MatMul and Add of a stored vector into Gemm.
+    joins_gemm: whether it turns MatMul and Add of a vector into Gemm, between two Reshape if the input is no matrix.
     makes_unsigned: whether it turns int8 tensors between QuantizeLinear and their only reader into uint8.
     """
 
@@ -277,18 +297,27 @@ def _merge_quantizers(view: TargetView) -> None:
 
 
 def _join_gemms(view: TargetView) -> None:
-    """Turn MatMul of two matrices and Add of a stored vector into Gemm."""
-    for op in [op for op in view.ops if op.op_type == "MatMul" and op.outputs[0] not in view.results]:
-        readers, shapes = view.read(op.outputs[0]), [view.shape(name) for name in op.inputs]
-        if [len(shape or ()) for shape in shapes] != [2, 2] or len(readers) != 1 or readers[0].op_type != "Add":
+    """Turn MatMul and Add into Gemm, and add a Reshape before and behind it if the first input is no matrix."""
+    for op in [op for op in view.ops if op.op_type == "MatMul"]:
+        add = view.only_reader(op.outputs[0], ("Add",))
+        bias = next((name for name in add.inputs if name != op.outputs[0]), "") if add is not None else ""
+        if add is None or add not in view.ops or not _is_gemm(*(view.shape(name) for name in (*op.inputs, bias))):
             continue
-        bias = next((name for name in readers[0].inputs if name != op.outputs[0]), "")
-        value = view.array(bias)
-        if value is not None and value.ndim == 1 and (shapes[1] or ())[1:] == value.shape:
-            op.op_type, op.outputs = "Gemm", readers[0].outputs
-            op.inputs.append(bias)
-            view.ops.remove(readers[0])
+        op.op_type, op.outputs = "Gemm", add.outputs
+        op.inputs.append(bias)
+        view.ops.remove(add)
+        if len(view.shape(op.inputs[0]) or ()) != 2:
+            view.reshape_around(op)
     view.link()
+
+
+def _is_gemm(x: Shape | None, w: Shape | None, bias: Shape | None) -> bool:
+    """Do the shapes of a product's operands, and of what is added to it, fit a Gemm?"""
+    if x is None or w is None or bias is None or len(w) != 2:
+        return False
+    if len(x) != 2:
+        return bias == w[1:] and static_shape(x) is not None and static_shape(w) is not None
+    return bias in (w[1:], (1, *w[1:]), (*x[:1], 1), (*x[:1], *w[1:]))
 
 
 def _clips_again(view: TargetView, op: Op) -> bool:
