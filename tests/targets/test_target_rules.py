@@ -445,6 +445,10 @@ QNN: Mapping[str, tuple[Made, Made]] = {
         lambda: conv(w=channels(const=False), b=None),
         lambda: conv(w=replace(WEIGHTS, const=False), b=None),
     ),
+    "gemm-weights-stored": (
+        lambda: gemm(w=replace(COLUMNS, const=False), b=None),
+        lambda: gemm(w=replace(COLUMNS, const=False, axis=0, shape=(8, 16)), b=None, transB=1),
+    ),
     "conv-16-bit-weights": (lambda: conv(I16, W16, y=Q("int16", 0.125)), lambda: conv(I16, y=Q("int16", 0.125))),
     "matmul-16-bit-weights": (
         lambda: matmul(I16, replace(MATRIX, kind="int16"), Q("int16", 0.125)),
